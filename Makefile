@@ -93,7 +93,7 @@ endif
 # The faces of other frameworks have an environment of their own: it takes gigabytes, so `make test` does without.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := $(wildcard tests/faces/tensorflow tests/faces/keras tests/faces/jax) \
-  tests/faces/test_as_horovod.py tests/faces/test_jax_unmodified.py
+  tests/faces/test_as_horovod.py tests/faces/test_jax_unmodified.py tests/faces/test_jax_devices.py
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 $(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py

@@ -1,11 +1,11 @@
 """`psum` of an unmodified JAX program on two processes: slipstream by MPItrampoline beside JAX's own gloo.
 
-    python benchmarks/jax_psum.py [--np 2] [--sizes 4096,16777216] [--rounds 3] [--json FILE|-]
+    python benchmarks/jax_psum.py [--np 2] [--devices 1] [--sizes 4096,16777216] [--rounds 3] [--json FILE|-]
     python benchmarks/jax_psum.py --np 4 --rate 500mbit --reducers 4  # each process on a host of a lab; needs root
 
-``--sizes``: bytes of float32 that each process has. Jobs of both take turns; a time is the slowest process's median of
-one job, and the table has the median of the rounds. Every timed batch's result is checked. ``--reducers``: additional
-hosts of the lab; gloo cannot use them.
+``--sizes``: bytes of float32 that each device has. ``--devices``: in each process. Jobs of both take turns; a time is
+the slowest process's median of one job, and the table has the median of the rounds. Every timed batch's result is
+checked. ``--reducers``: additional hosts of the lab; gloo cannot use them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def rank_main(sizes: list[int]) -> None:
     from jax.sharding import NamedSharding, PartitionSpec
 
     jax.distributed.initialize()
-    mesh = jax.make_mesh((jax.process_count(),), ("i",))
+    mesh, here = jax.make_mesh((jax.device_count(),), ("i",)), jax.local_device_count()
     spread, everywhere = PartitionSpec("i"), PartitionSpec()
     mapped = jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=spread, out_specs=everywhere)
     total = jax.jit(mapped)
     medians = {}
     for nbytes in sizes:
-        mine = np.full(nbytes // 4, 1.0 + jax.process_index(), np.float32)
+        mine = np.full(nbytes // 4 * here, 1.0 + jax.process_index(), np.float32)
         placed = jax.make_array_from_process_local_data(NamedSharding(mesh, spread), mine)
         calls = _CALLS.get(nbytes, 50)
         times = []
@@ -51,12 +51,12 @@ def rank_main(sizes: list[int]) -> None:
             begun = time.perf_counter()
             summed = total(placed).block_until_ready()
             times.append(time.perf_counter() - begun)
-        assert float(jnp.min(summed.addressable_data(0))) == sum(range(1, jax.process_count() + 1))
+        assert float(jnp.min(summed.addressable_data(0))) == here * sum(range(1, jax.process_count() + 1))
         medians[nbytes] = statistics.median(times[-calls:])
     print(_MARK + json.dumps(medians), flush=True)
 
 
-def job(way: str, ranks: int, sizes: list[int], lab: Lab | None = None) -> dict[int, float]:
+def job(way: str, ranks: int, devices: int, sizes: list[int], lab: Lab | None = None) -> dict[int, float]:
     """Seconds by size, of the slowest process."""
     given = ",".join(map(str, sizes))
     launch = [sys.executable, "-m", "slipstream", "run", "-np", str(ranks), "--no-prefix"]
@@ -64,6 +64,7 @@ def job(way: str, ranks: int, sizes: list[int], lab: Lab | None = None) -> dict[
         launch += ["--reducers", "auto"]
     command = [*launch, "--", sys.executable, __file__, "--rank", "--sizes", given]
     chosen = {"JAX_CPU_COLLECTIVES_IMPLEMENTATION": WAYS[way], "JAX_PLATFORMS": "cpu"}
+    chosen["JAX_NUM_CPU_DEVICES"] = str(devices)
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "timeout": 150, "check": True}
     if lab is None:
         ended = subprocess.run(command, env={**os.environ, **chosen}, **settings)
@@ -81,6 +82,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--np", type=int, default=2)
+    parser.add_argument("--devices", type=int, default=1, help="CPU devices in each process")
     parser.add_argument("--sizes", default="4096,65536,1048576,16777216")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -101,7 +103,7 @@ def main() -> None:
     with made as lab:
         for _ in range(args.rounds):
             for way in WAYS:
-                samples[way].append(job(way, args.np, sizes, lab))
+                samples[way].append(job(way, args.np, args.devices, sizes, lab))
     rows = []
     for size in sizes:
         gloo, ours = (statistics.median(one[size] for one in samples[way]) for way in WAYS)
@@ -110,7 +112,14 @@ def main() -> None:
     if args.json:
         raw = {way: [{str(size): one[size] for size in sizes} for one in samples[way]] for way in WAYS}
         write(
-            {**head("jax_psum"), "np": args.np, "rate": args.rate, "reducers": args.reducers, "seconds": raw},
+            {
+                **head("jax_psum"),
+                "np": args.np,
+                "devices": args.devices,
+                "rate": args.rate,
+                "reducers": args.reducers,
+                "seconds": raw,
+            },
             args.json,
         )
 

@@ -30,7 +30,7 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
     | {"capi", "xla", "tensorflow", "mxnet"},
-    "mpi_trampoline": {"capi"},
+    "mpi_trampoline": {"base", "kernels", "capi"},
     "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them

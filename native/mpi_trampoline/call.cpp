@@ -105,15 +105,17 @@ int Call::run() noexcept {
   count_call();
   const slipstream_api* api = ready();
   if (!api) return code_;
+  if (comm_->shared) return code_ = comm_->shared->run(comm_->rank, call_, function_);
   return code_ = code_of(api->run(comm_->group, &call_), function_);
 }
 
-int Call::begin(slipstream_work** work) noexcept {
-  *work = nullptr;
+int Call::begin(Begun* begun) noexcept {
+  *begun = {};
   count_call();
   const slipstream_api* api = ready();
   if (!api) return code_;
-  return code_ = code_of(api->begin(comm_->group, &call_, work), function_);
+  if (comm_->shared) return code_ = comm_->shared->begin(comm_->rank, call_, function_, begun);
+  return code_ = code_of(api->begin(comm_->group, &call_, &begun->work), function_);
 }
 
 }  // namespace slipstream::mpi

@@ -37,8 +37,8 @@ class Call {
   size_t bytes() const noexcept { return call_.count * type_.bytes; }
 
   int run() noexcept;
-  // Begins it. `work` is null if there is an error.
-  int begin(slipstream_work** work) noexcept;
+  // Begins a message. `begun` has none if there is an error.
+  int begin(Begun* begun) noexcept;
   int refuse(int code, const std::string& why) noexcept;
 
  private:

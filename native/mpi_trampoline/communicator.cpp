@@ -60,9 +60,7 @@ std::string objection(const std::vector<Member>& members) {
   }
   if (right) return {};
   return "JAX makes a group of the devices numbered " + keys + " of " + std::to_string(members.size()) +
-         " processes: over MPI each process must have one device " +
-         "(jax_num_cpu_devices=1, no --xla_force_host_platform_device_count), or use " +
-         "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
+         " processes, and these are not one device of each: use JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo";
 }
 
 // XLA keeps the groups that it has made: where a collective has some of them again, their processes do not come, and
@@ -174,37 +172,62 @@ int split(const Communicator& from, int color, int key, Handle* made) {
   return code;
 }
 
+// The ranks of "2,3".
+std::vector<int32_t> ranks_of(const char* text) {
+  std::vector<int32_t> ranks;
+  for (char* end = nullptr; *text; text = *end ? end + 1 : end)
+    ranks.push_back(static_cast<int32_t>(std::strtol(text, &end, 10)));
+  return ranks;
+}
+
+// Each rank once.
+std::vector<int32_t> processes_of(std::vector<int32_t> ranks) {
+  std::ranges::sort(ranks);
+  ranks.erase(std::ranges::unique(ranks).begin(), ranks.end());
+  return ranks;
+}
+
 // The members of a group that JAX makes now meet in it: those that have not come get their time here, and a name.
-int meet(const slipstream_api* api, const Communicator& members, const std::string& ranks) {
+int meet(const slipstream_api* api, const Communicator& members, const std::string& processes) {
   slipstream_call call;
   slipstream_call_init(&call, SLIPSTREAM_BARRIER);
   call.timeout = gathering_seconds();
   call.name = "MPI_Comm_split";
-  return code_of(
-      api->run(members.group, &call), "MPI_Comm_split",
-      "JAX makes the group of processes " + ranks +
-          ", and some of them have not come: each must run the computations that need it, in the same order; "
-          "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less");
+  const std::string missing =
+      "JAX makes the group of processes " + processes +
+      ", and some of them have not come: each must run the computations that need it, in the same order; "
+      "those that come late have 300 seconds, or SLIPSTREAM_TIMEOUT if that is less";
+  if (members.shared) return members.shared->run(members.rank, call, "MPI_Comm_split", missing);
+  return code_of(api->run(members.group, &call), "MPI_Comm_split", missing);
 }
 
 // The group that JAX makes ahead of a computation that needs it (faces/mpi_trampoline/ahead.py). Its members alone
-// come. *known: whether it is one.
+// come. Each device of this process that is one calls, in a thread of its own. *known: whether it is one.
 int join_made_now(int first, int place, Handle* made, bool* known) {
   const std::string told = group_made_now(first, place);
   *known = !told.empty();
   const slipstream_api* api = engine();
   if (!*known) return MPI_SUCCESS;
   if (!api) return fail(MPI_ERR_OTHER, "MPI_Comm_split: " + why_no_engine());
-  char* ranks = nullptr;
+  if (told.front() == '!') {
+    // Other processes may wait for this one.
+    const std::string why = "rank " + std::to_string(world()->rank) + " cannot make a group: " + told.substr(1);
+    api->abort(world()->group, why.c_str());
+    return fail(MPI_ERR_OTHER, why);
+  }
+  char* text = nullptr;
   auto communicator = std::make_unique<Communicator>();
-  communicator->group = reinterpret_cast<slipstream_group*>(std::strtoull(told.c_str(), &ranks, 10));
-  communicator->rank = api->group_rank(communicator->group);
-  communicator->size = api->group_size(communicator->group);
-  const int code = meet(api, *communicator, ranks + 1);
+  communicator->group = reinterpret_cast<slipstream_group*>(std::strtoull(told.c_str(), &text, 10));
+  const std::vector<int32_t> ranks = ranks_of(++text), processes = processes_of(ranks);
+  communicator->rank = place;
+  communicator->size = static_cast<int>(ranks.size());
+  if (processes.size() < ranks.size())
+    communicator->shared = SharedMembers::of(communicator->group, ranks, world()->rank);
+  const int code = meet(api, *communicator, processes.size() < ranks.size() ? listed(processes, ",") : text);
   if (code != MPI_SUCCESS) {
     communicator->failure = text_of(code);
   } else {
-    made_before.add(ranks + 1);
+    made_before.add(text);
   }
   *made = reinterpret_cast<Handle>(communicator.release());
   return code;
@@ -284,8 +307,9 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Comm_split(Handle comm, int color, int key, Han
   const Communicator* from = communicator(comm, "MPI_Comm_split", &code);
   bool known = false;
   if (from && is_used_by_jax()) code = join_made_now(color, key, made, &known);
-  if (known) return code;
-  if (from) code = split(*from, color, key, made);
+  if (known && *made != MPI_COMM_NULL) return code;
+  if (from && from->shared) code = fail(MPI_ERR_COMM, "MPI_Comm_split: not where a process has several devices");
+  if (from && code == MPI_SUCCESS) code = split(*from, color, key, made);
   if (code != MPI_SUCCESS) *made = reinterpret_cast<Handle>(failed(text_of(code)));
   return code;
 }

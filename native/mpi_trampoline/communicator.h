@@ -1,10 +1,12 @@
 // Communicators: the ranks of a group of slipstream's.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "capi/slipstream.h"
 #include "mpi_trampoline/abi.h"
+#include "mpi_trampoline/shared_members.h"
 
 namespace slipstream::mpi {
 
@@ -13,6 +15,9 @@ struct Communicator {
   slipstream_group* group = nullptr;
   int rank = 0;
   int size = 1;
+  // Set if a process has several members. Ranks of the communicator are places then, and the group has one rank for a
+  // process.
+  std::shared_ptr<SharedMembers> shared;
   // Why it could not be made, if it could not. XLA does not look at what MPI_Comm_split returns, so each call tells.
   // Rank and size are those that it would have had, as far as they are known.
   std::string failure;

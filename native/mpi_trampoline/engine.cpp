@@ -8,12 +8,14 @@
 
 #include "mpi_trampoline/abi.h"
 #include "mpi_trampoline/error.h"
+#include "mpi_trampoline/local_waits.h"
 
 namespace slipstream::mpi {
 namespace {
 
 std::atomic<const slipstream_api*> table{nullptr};
 std::atomic<double> seconds_to_gather{300.0};
+std::atomic<double> seconds_of_operations{1800.0};
 std::mutex mutex;
 std::string reason = "MPI_Init has not been called";  // under the mutex
 
@@ -67,8 +69,26 @@ class WithGil {
 
 constexpr const char* kModule = "slipstream.faces.mpi_trampoline";
 
-// Why the table cannot be had; empty if it can. `found` and `seconds` are what the module says.
-std::string ask(const Python& py, const slipstream_api** found, double* seconds) {
+// Seconds that a function of the module gives; false, and a traceback, if it fails.
+bool seconds_of(const Python& py, Python::Object module, const char* function, double* seconds) {
+  Python::Object said = module ? py.call(module, function, nullptr) : nullptr;
+  if (!said) {
+    py.print_error();
+    return false;
+  }
+  *seconds = py.as_double(said);
+  py.decref(said);
+  return true;
+}
+
+struct Found {
+  const slipstream_api* table = nullptr;
+  double to_gather = seconds_to_gather;
+  double of_operations = seconds_of_operations;
+};
+
+// Why the table cannot be had; empty if it can. `found` is what the module says.
+std::string ask(const Python& py, Found* found) {
   const WithGil gil(py);
   Python::Object module = py.import(kModule);
   if (!module) {
@@ -76,24 +96,23 @@ std::string ask(const Python& py, const slipstream_api** found, double* seconds)
     return std::string("this process's Python cannot import ") + kModule + ": install slipstream there";
   }
   std::string why;
+  bool told = true;
   // It gives the capsule, or says in words what is wrong.
   Python::Object given = py.call(module, "start", nullptr);
-  Python::Object limit = nullptr;
   if (const char* said = given ? py.text(given, nullptr) : nullptr) {
     why = said;
   } else if (given) {
     py.clear_error();  // it is no text
-    *found = static_cast<const slipstream_api*>(py.pointer(given, SLIPSTREAM_API_CAPSULE));
-    if (!*found) py.clear_error();
-    if (const char* problem = slipstream_api_problem(*found)) why = problem;
-    limit = py.call(module, "gathering_seconds", nullptr);
-    if (limit) *seconds = py.as_double(limit);
-  }
-  if (why.empty() && !limit) {
+    found->table = static_cast<const slipstream_api*>(py.pointer(given, SLIPSTREAM_API_CAPSULE));
+    if (!found->table) py.clear_error();
+    if (const char* problem = slipstream_api_problem(found->table)) why = problem;
+    told = seconds_of(py, module, "gathering_seconds", &found->to_gather) &&
+           seconds_of(py, module, "operation_seconds", &found->of_operations);
+  } else {
     py.print_error();
-    why = std::string(kModule) + " has failed; standard error has its traceback";
+    told = false;
   }
-  if (limit) py.decref(limit);
+  if (why.empty() && !told) why = std::string(kModule) + " has failed; standard error has its traceback";
   if (given) py.decref(given);
   py.decref(module);
   return why;
@@ -128,20 +147,20 @@ std::string named(int32_t status, const char* text) {
 int start_engine() noexcept {
   Python python;
   std::string why;
-  const slipstream_api* found = nullptr;
-  double seconds = seconds_to_gather;
+  Found found;
   if (!python.load() || !python.is_initialized()) {
     why = "slipstream's MPI library works in a process of Python, and this is none";
   } else {
-    why = ask(python, &found, &seconds);
+    why = ask(python, &found);
   }
   const std::lock_guard lock(mutex);
   if (!why.empty()) {
     reason = why;
     return fail(MPI_ERR_OTHER, why);
   }
-  seconds_to_gather = seconds;
-  table.store(found, std::memory_order_release);
+  seconds_to_gather = found.to_gather;
+  seconds_of_operations = found.of_operations;
+  table.store(found.table, std::memory_order_release);
   return MPI_SUCCESS;
 }
 
@@ -150,10 +169,8 @@ double parting_seconds() noexcept {
   if (!engine() || !py.load() || !py.is_initialized()) return 0.0;
   const WithGil gil(py);
   Python::Object module = py.import(kModule);
-  Python::Object said = module ? py.call(module, "parting_seconds", nullptr) : nullptr;
-  const double seconds = said ? py.as_double(said) : 0.0;
-  if (!said) py.print_error();
-  if (said) py.decref(said);
+  double seconds = 0.0;
+  seconds_of(py, module, "parting_seconds", &seconds);
   if (module) py.decref(module);
   return seconds;
 }
@@ -188,6 +205,8 @@ const slipstream_api* engine() noexcept { return table.load(std::memory_order_ac
 
 double gathering_seconds() noexcept { return seconds_to_gather; }
 
+double operation_seconds() noexcept { return seconds_of_operations; }
+
 std::string why_no_engine() {
   const std::lock_guard lock(mutex);
   return reason;
@@ -204,6 +223,8 @@ int code_of(int32_t status, const char* function, const std::string& missing) no
     text = text.substr(0, name) + ": " + missing + text.substr(name);
   }
   text.append(" (").append(function).append(")");
+  // All other errors are the job's.
+  if (status != SLIPSTREAM_INVALID) fail_local_waits(text);
   return fail(status == SLIPSTREAM_INVALID ? MPI_ERR_ARG : MPI_ERR_OTHER, std::move(text));
 }
 

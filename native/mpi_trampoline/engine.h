@@ -22,7 +22,8 @@ std::string process_number() noexcept;
 // The numbers of all processes of JAX, by rank, with spaces between.
 void watch_jax(const std::string& numbers) noexcept;
 
-// The group that JAX makes now, if it is known, as "HANDLE 2,3": its handle, with a reference, and its ranks.
+// The group that JAX makes now, if it is known, as "HANDLE 2,3": its handle, with a reference, and the rank of each
+// device. Or "!" and why it cannot be made.
 std::string group_made_now(int first, int place) noexcept;
 
 // The sizes of groups, with spaces between, that the computation of JAX which runs now in this thread may want to make
@@ -49,6 +50,9 @@ const slipstream_api* engine() noexcept;
 
 // Seconds that the ranks have to come to the making of a communicator.
 double gathering_seconds() noexcept;
+
+// Seconds that an operation may take.
+double operation_seconds() noexcept;
 
 // Why there is no table, for errors.
 std::string why_no_engine();

@@ -13,7 +13,8 @@ using namespace slipstream::mpi;
 namespace {
 
 struct Request {
-  slipstream_work* work = nullptr;
+  Begun begun;
+  std::shared_ptr<SharedMembers> shared;  // set if the message is one within this process
   Status status{};
 };
 
@@ -42,8 +43,9 @@ Call message(const char* function, int32_t kind, void* data, int count, Handle t
 int begin(Call call, int peer, Handle* request) {
   *request = MPI_REQUEST_NULL;
   auto made = std::make_unique<Request>();
-  const int code = call.begin(&made->work);
+  const int code = call.begin(&made->begun);
   if (code != MPI_SUCCESS) return code;
+  if (made->begun.message) made->shared = call.comm().shared;
   made->status = status_of(static_cast<int64_t>(call.bytes()), peer, call.raw().tag);
   *request = reinterpret_cast<Handle>(made.release());
   return MPI_SUCCESS;
@@ -62,15 +64,20 @@ int wait(Handle* handle, double seconds, bool* done, Status* status) {
     return MPI_SUCCESS;
   }
   auto* request = reinterpret_cast<Request*>(*handle);
-  const slipstream_api* api = engine();
-  if (!api) return fail(MPI_ERR_OTHER, "MPI_Wait: " + why_no_engine());
-  const int32_t ended = api->work_wait(request->work, seconds);
-  if (ended == SLIPSTREAM_PENDING) {
-    *done = false;
-    return MPI_SUCCESS;
+  int code = MPI_SUCCESS;
+  if (request->shared) {
+    code = request->shared->wait(request->begun, seconds, done);
+  } else {
+    const slipstream_api* api = engine();
+    if (!api) return fail(MPI_ERR_OTHER, "MPI_Wait: " + why_no_engine());
+    const int32_t ended = api->work_wait(request->begun.work, seconds);
+    *done = ended != SLIPSTREAM_PENDING;
+    if (*done) {
+      code = code_of(ended, "MPI_Wait");
+      api->work_free(request->begun.work);
+    }
   }
-  const int code = code_of(ended, "MPI_Wait");
-  api->work_free(request->work);
+  if (!*done) return MPI_SUCCESS;
   fill(status, request->status);
   delete request;
   *handle = MPI_REQUEST_NULL;
@@ -156,7 +163,7 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Request_free(Handle* request) {
   const slipstream_api* api = engine();
   if (*request != MPI_REQUEST_NULL) {
     auto* freed = reinterpret_cast<Request*>(*request);
-    if (api) api->work_free(freed->work);
+    if (api) api->work_free(freed->begun.work);
     delete freed;
   }
   *request = MPI_REQUEST_NULL;

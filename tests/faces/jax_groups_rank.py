@@ -2,7 +2,7 @@
 
 slipstream run -np 4 -- python tests/faces/jax_groups_rank.py KIND
 
-KIND: subsets, numbered, orders, alone, meshes, branches, threads, killed or absent.
+KIND: subsets, numbered, orders, alone, meshes, branches, threads, guarded, killed or absent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -106,6 +107,14 @@ def threads(me: int, n: int) -> None:
     assert not failed, failed
 
 
+def guarded(me: int, n: int) -> None:
+    """JAX refuses the first computation of a group, as it is in another thread than it may be."""
+    with jax.thread_guard(True), ThreadPoolExecutor(1) as executor:
+        refused = executor.submit(total, range(n)).exception()
+    assert "the thread guard was set" in str(refused), refused
+    check(total(range(n)), range(n))
+
+
 def killed(me: int, n: int) -> None:
     """Process 1 dies when the others make a group with it."""
     check(total((0, 2)), (0, 2)) if me != 1 else os.kill(os.getpid(), signal.SIGKILL)
@@ -136,7 +145,7 @@ def main() -> None:
         }
         sys.argv[1] = "subsets"
     jax.distributed.initialize(shutdown_timeout_seconds=5, **numbers)
-    acts = (subsets, orders, alone, meshes, branches, threads, killed, absent)
+    acts = (subsets, orders, alone, meshes, branches, threads, guarded, killed, absent)
     act = next(one for one in acts if one.__name__ == sys.argv[1])
     jax.devices()
     try:

@@ -16,13 +16,14 @@ def main() -> None:
     """All of it; an error if a value is wrong."""
     jax.distributed.initialize()
     n, me = jax.process_count(), jax.process_index()
-    mesh = jax.make_mesh((n,), ("i",))
+    here = len(jax.local_devices())
+    mesh = jax.make_mesh((n * here,), ("i",))
     total = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=P("i"), out_specs=P()))
     sent = []
     for count in (3, *[COUNT] * TIMES):
-        mine = np.arange(count, dtype=np.float32) % 1000 + me
+        mine = np.tile(np.arange(count, dtype=np.float32) % 1000 + me, here)
         placed = jax.make_array_from_process_local_data(NamedSharding(mesh, P("i")), mine)
-        expected = n * (np.arange(count) % 1000) + n * (n - 1) / 2
+        expected = here * (n * (np.arange(count) % 1000) + n * (n - 1) / 2)
         assert (np.asarray(total(placed).addressable_data(0)) == expected).all()
         sent.append(sum(one["sent"] for one in slipstream.world().job.reducers.states()))
     print(f"share: {(sent[-1] - sent[0]) / (TIMES * COUNT * 4)}")

@@ -45,12 +45,14 @@ def test_collectives_are_those_of_numpy(tag: str, size: int) -> None:
     assert "Gloo" not in out + err
 
 
-def test_reducers_serve_sums_over_all_processes(tag: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", [1, 2])
+def test_reducers_serve_sums_over_all_processes(tag: str, tmp_path: Path, devices: int) -> None:
     with service.started(tmp_path) as one:
         settings = {
             "SLIPSTREAM_REDUCERS": f"127.0.0.1:{one.port}",
             "SLIPSTREAM_REDUCER_SECRET": service.SECRET.hex(),
             "SLIPSTREAM_TRANSPORT": "tcp",
+            "JAX_NUM_CPU_DEVICES": str(devices),
         }
         options = tuple(word for name, value in settings.items() for word in ("-e", f"{name}={value}"))
         code, out, err = job(tag, 3, HERE / "jax_reducers_rank.py", options=options)
@@ -103,6 +105,7 @@ def test_programs_that_differ(tag: str) -> None:
         ("meshes", 4),
         ("branches", 4),
         ("threads", 3),
+        ("guarded", 2),
     ],
 )
 def test_groups_are_made_by_their_members_alone(tag: str, kind: str, size: int) -> None:
@@ -125,23 +128,6 @@ def test_a_process_that_does_not_come_to_its_group_is_named(tag: str) -> None:
 
 def test_groups_that_call_unlike_numbers_of_collectives_are_no_mistake(tag: str) -> None:
     assert set(told(tag, "loops", 4).values()) == {"4.0"}
-
-
-@pytest.mark.parametrize(
-    ("how", "kind"),
-    [
-        ("XLA_FLAGS=--xla_force_host_platform_device_count=2", "devices"),
-        ("JAX_NUM_CPU_DEVICES=2", "devices"),
-        ("JAX_NUM_CPU_DEVICES=2", "all_to_all"),
-    ],
-)
-def test_a_process_has_one_device(tag: str, how: str, kind: str) -> None:
-    texts = told(tag, kind, 2, "-e", how)
-    assert texts.keys() == {0, 1}
-    assert all(
-        "JAX has 2 CPU devices in this process, and over MPI it can have one" in text
-        for text in texts.values()
-    )
 
 
 def test_an_exception_of_one_process_ends_the_others(tag: str) -> None:

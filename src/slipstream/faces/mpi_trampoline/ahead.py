@@ -4,14 +4,18 @@ XLA makes a communicator of MPI for a group when a collective first needs it, an
 this device's place alone. Groups that differ can look alike in that, and which of them is meant depends on the way that
 the computation takes. So before a computation runs for the first time, each of its groups has a small computation to
 itself: the sum of its devices' places. XLA keeps the communicator that it makes for it, and the group is known, because
-it is the only one that is made at that moment. The members of a group need no other process then.
+it is the only one that is made at that moment. The members of a group need no other process then. A process makes a
+communicator for each of its devices that is one.
 
 All members run the same computation and take its groups in one order, so they meet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import re
 import sys
 import threading
 import weakref
@@ -28,7 +32,7 @@ from slipstream.comm.membership import job
 from slipstream.comm.membership.group import Group
 from slipstream.faces.mpi_trampoline import groups
 
-__all__ = ["Ahead", "group_of", "refuse", "watch"]
+__all__ = ["Ahead", "group_of", "watch"]
 
 _log = Log("slipstream")
 _Devices = tuple[int, ...]
@@ -47,12 +51,19 @@ _SUM = """module @slipstream_group attributes {{mhlo.num_replicas = {n} : i32, m
 """
 
 
+_USE_GLOO = (
+    "Several devices in a process need a version of JAX that slipstream knows: use one device in each process "
+    "(jax_num_cpu_devices=1, no --xla_force_host_platform_device_count), or JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
+)
+
+
 @dataclass
 class _Wanted:
-    """A group that is being made: XLA is about to ask for it."""
+    """A group that is being made: XLA is about to ask for it, for each device of this process."""
 
     group: Group
-    asked: bool = False
+    ranks: list[int]  # of the devices
+    asked: int = 0
 
 
 class Ahead:
@@ -65,15 +76,20 @@ class Ahead:
         # by first device and place, which is what XLA tells: one at a time
         self._wanted: dict[tuple[int, int], _Wanted] = {}
         self._free = threading.Condition(self._lock)
-        self._alone: tuple[int, Group] | None = None  # that of this process's device, until XLA asks for it
+        self._alone: dict[int, Group] = {}  # those of one device of this process, until XLA asks for them
+        self._several = False  # a process has several devices
         self._unread = False  # a computation whose groups are not known has run
 
     def make_for(self, executable: Any) -> None:
         """Makes the groups of this computation that this process is in and that have not been made. JAX's error."""
         try:
             needed = groups.of_this_process(executable)
+            self._several = self._several or _several_in_a_process(executable.client)
         except Exception as error:  # of another version of JAX
-            _log.info(f"the groups of a computation cannot be found out: {type(error).__name__}: {error}")
+            why = f"the groups of a computation cannot be found out: {type(error).__name__}: {error}"
+            if self._several or devices_here() > 1:
+                raise _error(f"MPI error: {why}. {_USE_GLOO}") from error
+            _log.info(why)
             self._unread = True
             return
         for devices in needed:
@@ -82,29 +98,32 @@ class Ahead:
             elif devices not in self._made:
                 self._await_alone(devices[0])
 
-    def group_of(self, first: int, place: int) -> Group | None:
-        """The group that XLA asks for, if it is being made."""
+    def group_of(self, first: int, place: int) -> tuple[Group, list[int]] | None:
+        """The group that XLA asks for, and the rank of each of its devices, if it is being made."""
         with self._free:
             wanted = self._wanted.pop((first, place), None)
             if wanted is not None:
-                wanted.asked = True
+                wanted.asked += 1
                 self._free.notify_all()
-                return wanted.group
+                return wanted.group, wanted.ranks
             # All larger groups are made ahead, so outside of that XLA asks for this one.
-            alone = self._alone if self._alone and place == 0 and not self._unread else None
-            if alone is None or alone[0] != first:
-                return None
-            self._alone = None
-            return alone[1]
+            alone = self._alone.pop(first, None) if place == 0 and not self._unread else None
+            return (alone, list(alone.ranks)) if alone else None
+
+    def why_unknown(self) -> str:
+        """Why `group_of` must know each group; empty if all processes may make one together."""
+        several = self._several or devices_here() > 1
+        return f"it is not a group of the computation that JAX runs. {_USE_GLOO}" if several else ""
 
     def _await_alone(self, device: int) -> None:
-        """XLA is going to ask for the group of this process's device alone, once; it makes no sum of one device."""
-        group = Group.named("JAX's device alone", [job.current_or_only().rank], job.current_or_only())
+        """XLA is going to ask for the group of this device alone, once; it makes no sum of one device."""
+        current = job.current_or_only()
         with self._lock:
             if (device,) not in self._made:
+                group = Group.named(f"JAX's device {device} alone", [current.rank], current)
                 self._made[device,] = Future()
                 self._made[device,].set_result(group)
-                self._alone = device, group
+                self._alone[device] = group
 
     def _make(self, client: Any, devices: _Devices) -> None:
         with self._lock:
@@ -130,25 +149,34 @@ class Ahead:
     def _meet(self, client: Any, devices: _Devices) -> Group:
         """Has XLA make the communicator, and the members meet in it."""
         by_id = {device.id: device for device in _all_devices(client)}
-        ranks = [self._ranks[by_id[one].process_index] for one in devices]
-        group = Group.named(f"JAX's devices {devices}", ranks, job.current_or_only())
-        _serve_by_reducers(group)
+        rank_of = {one: self._ranks[device.process_index] for one, device in by_id.items()}
+        ranks = [rank_of[one] for one in devices]
+        group = Group.named(f"JAX's devices {devices}", list(dict.fromkeys(ranks)), job.current_or_only())
+        if list(devices) == sorted(by_id, key=lambda one: (rank_of[one], one)):
+            _serve_by_reducers(group)
         run = _compiled(client, [by_id[one] for one in devices])
-        key = devices[0], devices.index(client.local_devices()[0].id)
+        here = {device.id for device in client.local_devices()}
+        keys = [(devices[0], place) for place, one in enumerate(devices) if one in here]
         with self._free:
-            self._free.wait_for(lambda: key not in self._wanted)
-            wanted = self._wanted[key] = _Wanted(group)
+            self._free.wait_for(lambda: self._wanted.keys().isdisjoint(keys))
+            wanted = _Wanted(group, ranks)
+            self._wanted.update(dict.fromkeys(keys, wanted))
         try:
-            total = run()
+            totals = run()
         finally:
             with self._free:
-                if self._wanted.get(key) is wanted:
-                    del self._wanted[key]
-                    self._free.notify_all()
-        if not wanted.asked or total != sum(range(len(devices))):
+                for key in keys:
+                    if self._wanted.get(key) is wanted:
+                        del self._wanted[key]
+                if (
+                    not wanted.asked
+                ):  # JAX has refused to run it, in this thread say: the next computation tries anew
+                    del self._made[devices]
+                self._free.notify_all()
+        if wanted.asked != len(keys) or totals != [sum(range(len(devices)))] * len(keys):
             raise _error(
                 f"the group of JAX's devices {devices} is not that of ranks {ranks}: the places of its members add up "
-                f"to {total}. This is a bug in slipstream, or JAX's version is not supported: use "
+                f"to {totals}. This is a bug in slipstream, or JAX's version is not supported: use "
                 "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
             )
         return group
@@ -157,7 +185,7 @@ class Ahead:
 def _serve_by_reducers(group: Group) -> None:
     """Has the job's reducers serve this group in place of the program's, if it is of all ranks in their order.
 
-    There is one such group. All ranks are here before they use it.
+    It is of all devices, so there is one such group. All ranks are here before they use it.
     """
     program = group.job.world
     whole = program is not None and group.ranks == program.ranks
@@ -165,8 +193,8 @@ def _serve_by_reducers(group: Group) -> None:
         program.give_reducers(group)
 
 
-def _compiled(client: Any, devices: list[Any]) -> Callable[[], int]:
-    """The small computation."""
+def _compiled(client: Any, devices: list[Any]) -> Callable[[], list[int]]:
+    """The small computation: its results on the devices of this process."""
     n = len(devices)
     options = sys.modules["jax._src.compiler"].get_compile_options(
         num_replicas=n,
@@ -177,10 +205,10 @@ def _compiled(client: Any, devices: list[Any]) -> Callable[[], int]:
     place = sys.modules["jaxlib._jax"].DeviceList(tuple(devices))
     executable = client.compile_and_load(text.encode(), place, options)
 
-    def run() -> int:
+    def run() -> list[int]:
         try:
             results = executable.execute_sharded([]).disassemble_into_single_device_arrays()
-            return int(np.asarray(results[0][0]))
+            return [int(np.asarray(one)) for one in results[0]]
         except ValueError as error:  # where XLA runs it in this thread
             raise _error(str(error)) from None
 
@@ -196,41 +224,72 @@ def _all_devices(client: Any) -> list[Any]:
     return list(client.devices())
 
 
+def _several_in_a_process(client: Any) -> bool:
+    numbers = [device.process_index for device in _all_devices(client)]
+    return len(numbers) > len(set(numbers))
+
+
+def devices_here() -> int:
+    """How many CPU devices JAX is about to make, or has made, in this process."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    chosen = getattr(getattr(bridge, "num_cpu_devices", None), "value", -1)
+    if bridge is None or chosen >= 0:
+        return int(chosen)
+    forced = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(forced[-1]) if forced else 1
+
+
 _ahead: Ahead | None = None
+_refused = ""  # why no group can be made
 
 
 def group_of(first: int, place: int) -> str:
-    """What XLA asks for: "HANDLE 2,3", a new reference to the group's handle and its ranks; empty if unknown."""
-    group = _ahead and _ahead.group_of(first, place)
-    return f"{handle_of(group)} {','.join(map(str, group.ranks))}" if group else ""
+    """What XLA asks for: "HANDLE 2,3", a new reference to the group's handle and the rank of each device.
+
+    Empty if unknown: all processes make it together. "!" and why if they cannot.
+    """
+    found = _ahead and _ahead.group_of(first, place)
+    if found:
+        group, ranks = found
+        return f"{handle_of(group)} {','.join(map(str, ranks))}"
+    why = _ahead.why_unknown() if _ahead else _refused
+    return f"!{why}" if why else ""
 
 
 def watch(numbers: list[int]) -> None:
     """Has JAX make groups ahead. ``numbers``: those of JAX's processes, by rank."""
     global _ahead
-    if sorted(numbers) != list(range(len(numbers))):
-        _log.info(f"groups are made by all processes: JAX's processes have the numbers {numbers}")
-        return
-    _ahead = Ahead({number: rank for rank, number in enumerate(numbers)})
-    _before_each_computation(_ahead.make_for)
+    try:
+        if sorted(numbers) != list(range(len(numbers))):
+            raise ValueError(f"JAX's processes have the numbers {numbers}")
+        ahead = Ahead({number: rank for rank, number in enumerate(numbers)})
+        _before_each_computation(ahead.make_for)
+        _ahead = ahead
+    except Exception as error:  # of another version of JAX
+        if devices_here() > 1:
+            _refuse(f"JAX has {devices_here()} CPU devices in this process, and {error}. {_USE_GLOO}")
+        else:
+            _log.info(f"groups are made by all processes: {error}")
 
 
-def refuse(why: str) -> None:
-    """Has each computation of several processes fail for this reason: XLA hides it in some collectives."""
+def _refuse(why: str) -> None:
+    """Has each computation of several devices fail for this reason: XLA hides it in some collectives."""
+    global _refused
+    _refused = why
 
     def fail(executable: Any) -> None:
         if groups.has_any(executable):
             raise _error(f"MPI error: {why}")
 
-    _before_each_computation(fail)
+    with contextlib.suppress(LookupError):
+        _before_each_computation(fail)
 
 
 def _before_each_computation(act: Callable[[Any], None]) -> None:
     """Calls ``act`` with each executable of CPUs before JAX runs it for the first time."""
     kind = getattr(sys.modules.get("jax._src.interpreters.pxla"), "ExecuteReplicated", None)
     if kind is None:
-        _log.info("groups are made by all processes: this version of JAX is not known")
-        return
+        raise LookupError("this version of JAX is not known")
     run = kind.__call__
     seen: weakref.WeakSet[Any] = weakref.WeakSet()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
 
 from slipstream import _core
@@ -16,6 +14,7 @@ __all__ = [
     "gathering_seconds",
     "group_made_now",
     "group_sizes",
+    "operation_seconds",
     "parting_seconds",
     "process_number",
     "start",
@@ -28,28 +27,11 @@ _log = Log("slipstream")
 
 def start() -> object:
     """Joins the job that the environment tells of. The capsule with the C interface, or text: what is wrong."""
-    if (devices := _jax_devices()) > 1:
-        why = (
-            f"JAX has {devices} CPU devices in this process, and over MPI it can have one: leave jax_num_cpu_devices "
-            "and --xla_force_host_platform_device_count alone, or use JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo"
-        )
-        ahead.refuse(why)
-        return why
     try:
         job.init()
         return _core.c_api()
     except (SlipstreamError, ValueError, OSError) as error:
         return f"{type(error).__name__}: {error}"
-
-
-def _jax_devices() -> int:
-    """How many CPU devices JAX is about to make. Each would call for itself, as if it were a process."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    chosen = getattr(getattr(bridge, "num_cpu_devices", None), "value", -1)
-    if bridge is None or chosen >= 0:
-        return int(chosen)
-    forced = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    return int(forced[-1]) if forced else 1
 
 
 def process_number() -> str:
@@ -59,14 +41,8 @@ def process_number() -> str:
 
 
 def watch_jax(numbers: str) -> str:
-    """From now on the groups of JAX's computations are made before these run. ``numbers``: "0 1", those of all ranks.
-
-    Nothing where it fails, whatever it is that fails in another version of JAX.
-    """
-    try:
-        ahead.watch([int(number) for number in numbers.split()])
-    except Exception as error:
-        _log.info(f"groups are made by all processes: {type(error).__name__}: {error}")
+    """From now on the groups of JAX's computations are made before these run. ``numbers``: "0 1", by rank."""
+    ahead.watch([int(number) for number in numbers.split()])
     return ""
 
 
@@ -87,6 +63,11 @@ def group_sizes(first: int, place: int, made: str) -> str:
 def gathering_seconds() -> float:
     """Seconds the ranks have to come to the making of a communicator: 300, or the job's limit if that is less."""
     return min(_GATHERING_SECONDS, job.current_or_only().settings.timeout)
+
+
+def operation_seconds() -> float:
+    """Seconds that an operation may take."""
+    return float(job.current_or_only().settings.timeout)
 
 
 def parting_seconds() -> float:

@@ -53,18 +53,17 @@ def sizes(first: int, place: int, made: str) -> str:
 
 
 def of_this_process(executable: Any) -> list[tuple[int, ...]]:
-    """The groups that this process's device is in, each once, in an order that all have."""
-    local = executable.local_devices()
-    if not local:
+    """The groups that devices of this process are in, each once, in an order that all have."""
+    mine = {device.id for device in executable.local_devices()}
+    if not mine:
         return []
-    mine = local[0].id
     found: set[tuple[int, ...]] = set()
     for module in executable.hlo_modules():
         hlo = module.to_string()
         if _COLLECTIVE.search(hlo):
             devices = _devices_of(module.as_serialized_hlo_module_proto())
             found |= {tuple(group) for group in groups_in(hlo, devices)}
-    return sorted(group for group in found if mine in group)
+    return sorted(group for group in found if not mine.isdisjoint(group))
 
 
 def has_any(executable: Any) -> bool:
