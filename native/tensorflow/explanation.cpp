@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "tensorflow/plan.h"
+#include "lines/form.h"
 
 namespace slipstream::tensorflow {
 
@@ -39,9 +39,9 @@ const Explanation::Told& Explanation::told(size_t rank) const {
 
 void Explanation::write(size_t rank, const Ticket& ticket) {
   Told& own = *reinterpret_cast<Told*>(of(rank));
-  own.digest = digest_of(ticket.form);
+  own.digest = lines::digest_of(ticket.form);
   own.form_bytes = ticket.form.size();
-  own.root = root_of(ticket.form);
+  own.root = lines::root_of(ticket.form);
   own.called = 1;
   ticket.kind.copy(own.kind.data(), own.kind.size());
   ticket.what.copy(own.what.data(), own.what.size());
