@@ -25,13 +25,14 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "session": {"base", "kernels", "transport", "engine", "boards"},
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "xla": {"capi"},
-    "tensorflow": {"capi"},
-    "mxnet": {"base", "capi"},
+    "lines": {"capi"},
+    "tensorflow": {"capi", "lines"},
+    "mxnet": {"base", "capi", "lines"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
-    | {"capi", "xla", "tensorflow", "mxnet"},
+    | {"capi", "xla", "lines", "tensorflow", "mxnet"},
     "mpi_trampoline": {"base", "kernels", "capi"},
-    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers"},
+    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers", "lines"},
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
 TRANSPORTS = {"tcp", "shm", "memory"}

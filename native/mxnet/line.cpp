@@ -7,6 +7,8 @@
 
 #include "capi/calls.h"
 #include "capi/table.h"
+#include "lines/form.h"
+#include "lines/plan.h"
 
 namespace slipstream::mxnet {
 
@@ -83,7 +85,7 @@ bool PushLine::step(const std::shared_ptr<Ticket>& ticket) {
     if (ticket->asks && api().group_size(group_) > 1) {
       auto question = std::make_unique<Question>(Question{shared_from_this(), ticket, {}, {}});
       question->digests.resize(group_->group->ranks.size());
-      question->digests[static_cast<size_t>(group_->group->rank)] = digest_of(ticket->form);
+      question->digests[static_cast<size_t>(group_->group->rank)] = lines::digest_of(ticket->form);
       if (!exchange(question, question->digests.data(), sizeof(uint64_t))) return false;
       return judge(std::move(question), SLIPSTREAM_OK, "");
     }
@@ -175,27 +177,8 @@ std::string PushLine::mismatch(const Question& question) const {
 }
 
 void PushLine::begin(const std::shared_ptr<Ticket>& ticket) {
-  const size_t calls = ticket->calls.size();  // the last one to end may free it
-  for (size_t i = 0; i < calls; ++i) {
-    Pack& pack = ticket->packs[i];
-    slipstream_call& call = ticket->calls[i];
-    if (!pack.parts.empty()) {
-      pack.fill();
-      call.src = call.dst = pack.memory.data();
-    }
-    std::unique_ptr<Ticket::Of> of(new Ticket::Of{ticket, i});  // clang 14 can do no better
-    try {
-      if (!capi::submit_or_run(*group_, call, Ticket::Of::done, of.get())) {
-        of.release();
-        continue;
-      }
-      ticket->ended(i, SLIPSTREAM_OK, "");
-    } catch (const Failure& failure) {
-      ticket->ended(i, static_cast<int32_t>(failure.error().code), failure.what());
-    } catch (const std::exception& error) {
-      ticket->ended(i, SLIPSTREAM_INTERNAL, error.what());
-    }
-  }
+  lines::begin(*group_, ticket,
+               [&](size_t call, int32_t status, const char* text) { ticket->ended(call, status, text); });
 }
 
 }  // namespace slipstream::mxnet

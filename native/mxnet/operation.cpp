@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "capi/table.h"
+#include "lines/form.h"
+#include "lines/plan.h"
 
 namespace slipstream::mxnet {
 
@@ -62,7 +64,7 @@ bool Operation::take(uintptr_t input, uintptr_t result) {
   if (mx_.device(array, &device, &number) != 0 || !is_cpu(device)) return false;
   if (mx_.dtype(array, &type) != 0 || dtype_of(type) < 0) return false;
   if (mx_.shape(array, &dims, &sizes) != 0 || dims <= 0) return false;
-  Operand one;
+  lines::Operand one;
   one.dtype = dtype_of(type);
   if (asked_.collective == SLIPSTREAM_ALL_REDUCE && table().reduces(one.dtype, asked_.op) == 0) return false;
   one.elements = 1;
@@ -117,13 +119,13 @@ void Operation::arrived(const Done& done) {
   arrived_ = true;
   const auto self = shared_from_this();  // its end may come amid this
   try {
-    describe(asked_, operands_, *this);
+    lines::describe(asked_, operands_, *this);
     if (!what.empty()) {  // other operations of the line have other names
       form += what;
       title = what + " of " + title;
     }
     find_memory();
-    plan(asked_, operands_, *this);
+    lines::plan(asked_, operands_, *this);
   } catch (const std::exception& error) {
     given_up = "could not run " + (what.empty() ? kind : what) + " (" + error.what() + ")";
   }
@@ -138,7 +140,7 @@ void Operation::left_out(const char* why) {
 
 void Operation::find_memory() {
   for (size_t i = 0; i < operands_.size(); ++i) {
-    Operand& one = operands_[i];
+    lines::Operand& one = operands_[i];
     one.to = memory_of(arrays_[in_place_ ? i : 2 * i + 1]);
     one.from = in_place_ ? one.to : memory_of(arrays_[2 * i]);
   }

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "lines/planned.h"
 #include "mxnet/abi.h"
 #include "mxnet/line.h"
-#include "mxnet/plan.h"
 #include "mxnet/pushes.h"
 
 namespace slipstream::mxnet {
@@ -39,8 +39,8 @@ class Operation final : public Ticket {
 
   const Api& mx_;
   const std::shared_ptr<PushLine> line_;
-  const Asked asked_;
-  std::vector<Operand> operands_;
+  const lines::Asked asked_;
+  std::vector<lines::Operand> operands_;
   // Copies of the handles: the program may drop its own. Of each operand the input, and the result if it is another.
   std::vector<NDArray*> arrays_;
   bool in_place_ = true;

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "capi/handle.h"
+#include "lines/planned.h"
 #include "mxnet/line.h"
-#include "mxnet/plan.h"
 
 namespace slipstream::mxnet {
 
@@ -41,7 +41,7 @@ class JobLine {
 };
 
 struct Pushed {
-  Asked asked;
+  lines::Asked asked;
   std::string what;  // what errors call it; may be empty
   bool asks = true;  // whether the ranks compare it before it begins
   // Addresses of NDArrays; results: the same ones, if the operation works in place.

@@ -9,24 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "capi/slipstream.h"
+#include "lines/planned.h"
 
 namespace slipstream::mxnet {
-
-// Tensors of one dtype that travel as one message: of small ones the messages are what costs. Their copies lie side by
-// side.
-struct Pack {
-  struct Part {
-    const void* from;
-    void* to;
-    size_t bytes;
-  };
-  std::vector<Part> parts;
-  std::vector<std::byte> memory;
-
-  void fill();
-  void empty() const;
-};
 
 // How an operation has ended: a status of slipstream.h, and its text.
 struct Outcome {
@@ -34,39 +19,22 @@ struct Outcome {
   std::string text;
 };
 
-class Ticket : public std::enable_shared_from_this<Ticket> {
+class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket> {
  public:
-  Ticket() = default;
-  virtual ~Ticket() = default;
-  Ticket(const Ticket&) = delete;
-
-  // Before it is ready: the calls of the engine. `form`: what all ranks have to agree about; `title`: the same for
-  // people. `packs`: one for each call; empty for those that work on tensors.
-  std::vector<slipstream_call> calls;
-  std::vector<Pack> packs;
-  std::string form, kind, title, what;
-  // What the engine knows it as, so that it compares that as well.
-  std::string label;
+  // All of these are there before it is ready.
   // The ranks compare its form before it begins: if they differ, it fails, and the job goes on. Without, the engine
   // compares what operations are called, and ends the job where ranks differ.
   bool asks = true;
   // Not empty: this rank cannot run it, for this reason. The job ends in its turn, as the others wait for it.
   std::string given_up;
 
-  // A call has come to its end. The last one ends the ticket. Whoever waits goes on in this thread.
-  void ended(size_t call, int32_t status, const char* text);
+  // The last one ends the ticket. Whoever waits goes on in this thread.
+  void ended(size_t call, int32_t status, const char* text) override;
   // The whole of it has: it was not started, or has no calls. Nothing, if it has ended already.
   void close(Outcome how);
   // Of one that has ended.
   const Outcome& outcome() const { return outcome_; }
   bool is_over() const { return over_.load(std::memory_order_acquire); }
-
-  // What a call of the engine is told of it by. It owns a reference.
-  struct Of {
-    std::shared_ptr<Ticket> ticket;
-    size_t call;
-    static void done(void* user, int32_t status, const char* text);
-  };
 
  protected:
   // It is over: called once, without a lock.
@@ -83,8 +51,5 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   Outcome outcome_;
   bool ready_ = false;  // the line's
 };
-
-// Of a form.
-uint64_t digest_of(const std::string& form);
 
 }  // namespace slipstream::mxnet

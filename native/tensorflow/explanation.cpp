@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "tensorflow/plan.h"
+#include "lines/form.h"
 
 namespace slipstream::tensorflow {
 
@@ -41,7 +41,7 @@ void Explanation::write(size_t rank, const Ticket& ticket) {
   Told& own = *reinterpret_cast<Told*>(of(rank));
   own.digest = ticket.digest();
   own.form_bytes = ticket.form.size();
-  own.root = root_of(ticket.form);
+  own.root = lines::root_of(ticket.form);
   own.called = 1;
   ticket.kind.copy(own.kind.data(), own.kind.size());
   ticket.what.copy(own.what.data(), own.what.size());

@@ -7,6 +7,8 @@
 
 #include "capi/calls.h"
 #include "capi/table.h"
+#include "lines/form.h"
+#include "lines/plan.h"
 #include "tensorflow/explanation.h"
 #include "tensorflow/plan.h"
 #include "tensorflow/runs.h"
@@ -388,26 +390,8 @@ void Line::begin_agreed(const Entry& entry, std::vector<Ended>& ended) {
 }
 
 void Line::begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended) {
-  for (size_t i = 0; i < ticket->calls.size(); ++i) {
-    Pack& pack = ticket->packs[i];
-    slipstream_call& call = ticket->calls[i];
-    if (!pack.parts.empty()) {
-      pack.fill();
-      call.src = call.dst = pack.memory.data();
-    }
-    std::unique_ptr<Ticket::Of> of(new Ticket::Of{ticket, i});  // clang 14 can do no better
-    try {
-      if (!capi::submit_or_run(*operations_, call, Ticket::Of::done, of.get())) {
-        of.release();
-        continue;
-      }
-      ended.push_back({ticket, i, SLIPSTREAM_OK, ""});
-    } catch (const Failure& failure) {
-      ended.push_back({ticket, i, static_cast<int32_t>(failure.error().code), failure.what()});
-    } catch (const std::exception& error) {
-      ended.push_back({ticket, i, SLIPSTREAM_INTERNAL, error.what()});
-    }
-  }
+  lines::begin(*operations_, ticket,
+               [&](size_t call, int32_t status, const char* text) { ended.push_back({ticket, call, status, text}); });
 }
 
 Line& line_of(const std::string& name) {

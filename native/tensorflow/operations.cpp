@@ -1,11 +1,12 @@
 #include "tensorflow/operations.h"
 
-#include <bit>
 #include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "lines/form.h"
+#include "lines/plan.h"
 #include "tensorflow/cancellation.h"
 #include "tensorflow/plan.h"
 #include "tensorflow/runs.h"
@@ -16,7 +17,6 @@ namespace slipstream::tensorflow {
 namespace {
 
 constexpr const char* kStart = "SlipstreamStart";
-constexpr size_t kMostLabel = 160;  // letters
 
 Api tf;
 
@@ -90,29 +90,21 @@ void destroy_start(void* node) { delete static_cast<Start*>(node); }
 
 // Takes the input of this number, and makes the output for it: in the same memory, if nobody else uses that. Adds both
 // to what the ticket holds. False: the outcome says why not.
-bool take(Context* context, int index, Ticket& ticket, Operand& found, const Outcome& outcome) {
+bool take(Context* context, int index, Ticket& ticket, lines::Operand& found, const Outcome& outcome) {
   Tensor* input = nullptr;
   tf.input(context, index, &input, outcome.get());
   if (!outcome.ok()) return false;
   found.dtype = dtype_of(tf.dtype(input));
   found.bytes = tf.bytes(input);
   found.elements = static_cast<uint64_t>(tf.elements(input));
-  std::vector<int64_t> dims(static_cast<size_t>(tf.rank(input)));
+  std::vector<int64_t>& dims = found.dims;
+  dims.resize(static_cast<size_t>(tf.rank(input)));
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = tf.dim(input, static_cast<int>(i));
   tf.delete_tensor(input);  // else there are two users of its memory
   if (found.dtype < 0) {
     outcome.as(kInvalidArgument, "slipstream cannot communicate tensors of this dtype");
     return false;
   }
-
-  append(ticket.form, found.dtype);
-  append(ticket.form, static_cast<int64_t>(dims.size()));
-  ticket.title += std::string(ticket.title.empty() ? "" : "; ") + name_of_dtype(found.dtype) + ", (";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    append(ticket.form, dims[i]);
-    ticket.title += (i == 0 ? "" : " ") + std::to_string(dims[i]) + (i + 1 < dims.size() || i == 0 ? "," : "");
-  }
-  ticket.title += ")";
 
   int forwarded = -1;
   Tensor* const output = tf.forward_or_allocate(context, &index, 1, index + 1, dims.data(),
@@ -129,38 +121,24 @@ bool take(Context* context, int index, Ticket& ticket, Operand& found, const Out
   return true;
 }
 
-// Begins like the title, and differs wherever the form does.
-std::string label_of(const Ticket& ticket) {
-  const std::string text = (ticket.what.empty() ? ticket.kind : ticket.what) + " of " + ticket.title;
-  if (text.size() <= kMostLabel) return text;
-  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(ticket.digest()) + ")";
-}
-
 void start(const Start& node, Context* context, const Outcome& outcome) {
   const auto ticket = std::make_shared<Ticket>(&tf);
-  const bool reduces = node.fields[kCollective] == SLIPSTREAM_ALL_REDUCE;
-  ticket->kind = reduces ? "allreduce" : "broadcast";
   ticket->what = node.what;
-  ticket->place = node.place;
   ticket->step = tf.step(context);
   ticket->run = run_of(ticket->step);
-  for (const Field field : {kCollective, kOp, kRoot, kWire, kPrescale, kPostscale})
-    append(ticket->form, node.fields[field]);
-  std::vector<Operand> operands(static_cast<size_t>(tf.inputs(context)));
+  std::vector<lines::Operand> operands(static_cast<size_t>(tf.inputs(context)));
   for (size_t i = 0; i < operands.size(); ++i)
     if (!take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
       tf.failed(context, outcome.get());
       return;
     }
-  ticket->title += reduces ? std::string(", ") + name_of_op(node.fields[kOp])
-                           : ", from rank " + std::to_string(node.fields[kRoot]) + " of the group";
-  const double prescale = std::bit_cast<double>(node.fields[kPrescale]);
-  const double postscale = std::bit_cast<double>(node.fields[kPostscale]);
-  if (prescale != 1.0 || postscale != 1.0)
-    ticket->title += ", factors " + std::to_string(prescale) + " and " + std::to_string(postscale);
-  if (!node.place.empty()) ticket->title += " (" + node.place + ")";
-  ticket->label = label_of(*ticket);
-  plan(node.fields, operands, *ticket);
+  const lines::Asked asked = asked_by(node.fields);
+  lines::describe(asked, operands, *ticket);
+  if (!node.place.empty()) {
+    ticket->title += " (" + node.place + ")";
+    ticket->label = lines::label_of(*ticket);
+  }
+  lines::plan(asked, operands, *ticket);
   Tensor* const number = number_of(tf, ticket);
   tf.set_output(context, 0, number, outcome.get());
   tf.delete_tensor(number);

@@ -1,8 +1,9 @@
 #include "tensorflow/ticket.h"
 
-#include <cstring>
 #include <unordered_map>
 #include <utility>
+
+#include "lines/form.h"
 
 namespace slipstream::tensorflow {
 
@@ -32,25 +33,6 @@ int code_of(int32_t status) {
       return kInvalidArgument;
     default:
       return kUnknown;
-  }
-}
-
-void Pack::fill() {
-  size_t bytes = 0;
-  for (const Part& part : parts) bytes += part.bytes;
-  memory.resize(bytes);
-  std::byte* to = memory.data();
-  for (const Part& part : parts) {
-    if (part.bytes != 0) std::memcpy(to, part.from, part.bytes);
-    to += part.bytes;
-  }
-}
-
-void Pack::empty() const {
-  const std::byte* from = memory.data();
-  for (const Part& part : parts) {
-    if (part.bytes != 0) std::memcpy(part.to, from, part.bytes);
-    from += part.bytes;
   }
 }
 
@@ -101,23 +83,12 @@ void Ticket::dropped() {
   if (!awaited_ && !over_) give_up();
 }
 
-uint64_t Ticket::digest() const { return digest_of(form + place); }
+uint64_t Ticket::digest() const { return lines::digest_of(form + title); }
 
 void Ticket::release() {
   for (Tensor* const one : held) tf_->delete_tensor(one);
   held.clear();
   packs.clear();
-}
-
-void Ticket::Of::done(void* user, int32_t status, const char* text) {
-  const std::unique_ptr<Of> of(static_cast<Of*>(user));
-  of->ticket->ended(of->call, status, text);
-}
-
-uint64_t digest_of(const std::string& form) {  // FNV-1a
-  uint64_t digest = 0xcbf29ce484222325;
-  for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return digest;
 }
 
 int64_t give(std::shared_ptr<Ticket> ticket) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "capi/slipstream.h"
+#include "lines/planned.h"
 #include "tensorflow/abi.h"
 
 namespace slipstream::tensorflow {
@@ -24,43 +24,19 @@ struct End {
 // MonitoredSession of TensorFlow makes its session anew, for ever.
 int code_of(int32_t status);
 
-// Tensors of one dtype that travel as one message: of small ones the messages are what costs. Their copies lie side by
-// side.
-struct Pack {
-  struct Part {
-    const void* from;
-    void* to;
-    size_t bytes;
-  };
-  std::vector<Part> parts;
-  std::vector<std::byte> memory;
-
-  void fill();
-  void empty() const;
-};
-
-class Ticket : public std::enable_shared_from_this<Ticket> {
+class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket> {
  public:
   // `tf`: of one that holds tensors.
   explicit Ticket(const Api* tf = nullptr) : tf_(tf) {}
-  ~Ticket() { release(); }
-  Ticket(const Ticket&) = delete;
+  ~Ticket() override { release(); }
 
-  // Before it starts: the calls of the engine. `form`: what all ranks have to agree about; `title`: the same for
-  // people. `packs`: one for each call; empty for those that work on tensors.
-  std::vector<slipstream_call> calls;
-  std::vector<Pack> packs;
-  std::string form, kind, title, what;
-  std::string place;  // in the program; empty if the line says it all. Ranks have to agree about it, too
-  int64_t step = 0;   // TensorFlow's number for the run that it belongs to
-  uint64_t run = 0;   // how many there have been (runs.h)
-  // What the engine knows it as, so that it compares that as well.
-  std::string label;
+  int64_t step = 0;  // TensorFlow's number for the run that it belongs to
+  uint64_t run = 0;  // how many there have been (runs.h)
   // References that live as long as the engine reads and writes.
   std::vector<Tensor*> held;
 
-  // A call has come to its end. The last one ends the ticket. Whoever waits goes on in this thread.
-  void ended(size_t call, int32_t status, const char* text);
+  // The last one ends the ticket. Whoever waits goes on in this thread.
+  void ended(size_t call, int32_t status, const char* text) override;
   // The whole of it has: it was not started, or has no calls. Nothing, if it has ended already.
   void close(End end);
   // Has `after` called once: now, if it has ended. False, if something else waits for it, or has: then it is not
@@ -77,13 +53,6 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   // Of all that the ranks have to agree about.
   uint64_t digest() const;
 
-  // What a call of the engine is told of it by. It owns a reference.
-  struct Of {
-    std::shared_ptr<Ticket> ticket;
-    size_t call;
-    static void done(void* user, int32_t status, const char* text);
-  };
-
  private:
   void end(std::unique_lock<std::mutex> lock);
   void release();
@@ -96,9 +65,6 @@ class Ticket : public std::enable_shared_from_this<Ticket> {
   End end_;
   std::function<void()> after_;
 };
-
-// Of a form.
-uint64_t digest_of(const std::string& form);
 
 // Tickets by number, as long as the tensor that has the number lives.
 int64_t give(std::shared_ptr<Ticket> ticket);

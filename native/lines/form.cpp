@@ -1,0 +1,125 @@
+#include "lines/form.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "capi/table.h"
+
+namespace slipstream::lines {
+
+namespace {
+
+constexpr size_t kMostLabel = 160;  // letters
+
+void append(std::string& form, int64_t number) { form.append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+void describe_one(const Operand& one, Planned& operation) {
+  append(operation.form, one.dtype);
+  append(operation.form, static_cast<int64_t>(one.dims.size()));
+  std::string& title = operation.title;
+  if (!title.empty()) title += "; ";
+  title.append(name_of_dtype(one.dtype)).append(", (");
+  for (size_t i = 0; i < one.dims.size(); ++i) {
+    append(operation.form, one.dims[i]);
+    if (i > 0) title += ' ';
+    title += std::to_string(one.dims[i]);
+    if (i + 1 < one.dims.size() || i == 0) title += ',';
+  }
+  title += ")";
+}
+
+class Reader {
+ public:
+  explicit Reader(std::string_view form) : rest_(form) {}
+  bool more() const { return rest_.size() >= sizeof(int64_t); }
+  int64_t number() {
+    int64_t found = 0;
+    if (more()) std::memcpy(&found, rest_.data(), sizeof found);
+    rest_.remove_prefix(std::min(rest_.size(), sizeof found));
+    return found;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+Asked read(Reader& reader) {
+  Asked asked;
+  for (int32_t* const field : {&asked.collective, &asked.op, &asked.root, &asked.wire})
+    *field = static_cast<int32_t>(reader.number());
+  asked.prescale = std::bit_cast<double>(reader.number());
+  asked.postscale = std::bit_cast<double>(reader.number());
+  return asked;
+}
+
+}  // namespace
+
+const char* name_of_dtype(int32_t dtype) {
+  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",  "float8_e4m3fn", "float8_e5m2",
+                                    "int8",    "int16",   "int32",   "int64",     "uint8",         "uint16",
+                                    "uint32",  "uint64",  "bool",    "complex64", "complex128"};
+  return kNames[dtype];
+}
+
+const char* name_of_op(int32_t op) {
+  constexpr const char* kNames[] = {"sum", "product", "min", "max", "average"};
+  return op >= 0 && op < 5 ? kNames[op] : "?";
+}
+
+void describe(const Asked& asked, const std::vector<Operand>& operands, Planned& operation) {
+  const bool reduces = asked.collective == SLIPSTREAM_ALL_REDUCE;
+  operation.kind = reduces ? "allreduce" : "broadcast";
+  for (const int64_t field : {int64_t{asked.collective}, int64_t{asked.op}, int64_t{asked.root}, int64_t{asked.wire},
+                              std::bit_cast<int64_t>(asked.prescale), std::bit_cast<int64_t>(asked.postscale)})
+    append(operation.form, field);
+  for (const Operand& one : operands) describe_one(one, operation);
+  operation.title += reduces ? std::string(", ") + name_of_op(asked.op)
+                             : ", from rank " + std::to_string(asked.root) + " of the group";
+  if (asked.prescale != 1.0 || asked.postscale != 1.0)
+    operation.title += ", factors " + std::to_string(asked.prescale) + " and " + std::to_string(asked.postscale);
+  operation.label = label_of(operation);
+}
+
+std::string label_of(const Planned& operation) {
+  const std::string text = (operation.what.empty() ? operation.kind : operation.what) + " of " + operation.title;
+  if (text.size() <= kMostLabel) return text;
+  return text.substr(0, kMostLabel) + "... (digest " + std::to_string(digest_of(operation.form + operation.title)) +
+         ")";
+}
+
+uint64_t digest_of(const std::string& form) {  // FNV-1a
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return digest;
+}
+
+Asked asked_in(std::string_view form) {
+  Reader reader(form);
+  return read(reader);
+}
+
+std::vector<Operand> operands_in(std::string_view form) {
+  Reader reader(form);
+  read(reader);
+  std::vector<Operand> operands;
+  while (reader.more()) {
+    Operand one;
+    one.dtype = static_cast<int32_t>(reader.number());
+    one.elements = 1;
+    for (int64_t dims = reader.number(); dims > 0 && reader.more(); --dims) {
+      one.dims.push_back(reader.number());
+      one.elements *= static_cast<uint64_t>(one.dims.back());
+    }
+    one.bytes = one.elements * capi::table(SLIPSTREAM_API_VERSION)->dtype_bytes(one.dtype);
+    operands.push_back(std::move(one));
+  }
+  return operands;
+}
+
+int64_t root_of(std::string_view form) {
+  const Asked asked = asked_in(form);
+  return asked.collective == SLIPSTREAM_BROADCAST ? asked.root : -1;
+}
+
+}  // namespace slipstream::lines
