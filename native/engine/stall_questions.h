@@ -60,7 +60,7 @@ class StallQuestions {
   void send_answer(int to, const WorkHeader& asked, int subject, bool takes_part, const std::string& text,
                    Clock::duration age = {});
   Stall* stall_of(const WorkHeader& frame, int subject);
-  const char* cure_with(int rank) const;  // where both wait for messages of each other; may be empty
+  const char* cure_with(int rank) const;      // where both wait for messages of each other; may be empty
   bool waits_for(int rank, Side side) const;  // in a message to it (sender) or from it
   std::string absence(int asker, const WorkHeader& asked, Time now) const;
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import slipstream.torch as hvd  # noqa: E402
 from slipstream.base import recording  # noqa: E402
-from slipstream.gradients import buckets, exchange, order  # noqa: E402
+from slipstream.gradients import buckets, likeness, order  # noqa: E402
 
 COUNT, ROWS, WIDTH = 6, 4, 7
 UP, DOWN = list(range(COUNT)), list(range(COUNT - 1, -1, -1))
@@ -71,14 +71,14 @@ def one_branch_a_bucket() -> Iterator[list[recording.Recorded]]:
             told.append(event)
 
     recording.listen(listener)
-    overlapped, exchange.OVERLAPPED_BYTES = exchange.OVERLAPPED_BYTES, 64
+    overlapped, likeness.OVERLAPPED_BYTES = likeness.OVERLAPPED_BYTES, 64
     for name in names:
         setattr(buckets, name, 64)
     try:
         yield told
     finally:
         recording.stop_listening(listener)
-        exchange.OVERLAPPED_BYTES = overlapped
+        likeness.OVERLAPPED_BYTES = overlapped
         for name, value in zip(names, before, strict=True):
             setattr(buckets, name, value)
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import slipstream  # noqa: E402
 import slipstream.torch as hvd  # noqa: E402
 from comm import ranks  # noqa: E402
-from slipstream.gradients import buckets, exchange  # noqa: E402
+from slipstream.gradients import buckets, likeness  # noqa: E402
 
 ROWS = 4
 
@@ -95,12 +95,12 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def small_buckets() -> Iterator[None]:
     """So small that each module waits for buckets of its own."""
-    fixed = buckets.FIRST_BUCKET_BYTES, exchange.OVERLAPPED_BYTES
-    buckets.FIRST_BUCKET_BYTES = exchange.OVERLAPPED_BYTES = 256
+    fixed = buckets.FIRST_BUCKET_BYTES, likeness.OVERLAPPED_BYTES
+    buckets.FIRST_BUCKET_BYTES = likeness.OVERLAPPED_BYTES = 256
     try:
         yield
     finally:
-        buckets.FIRST_BUCKET_BYTES, exchange.OVERLAPPED_BYTES = fixed
+        buckets.FIRST_BUCKET_BYTES, likeness.OVERLAPPED_BYTES = fixed
 
 
 def check_values(kind: str) -> None:

@@ -1,4 +1,6 @@
-"""One rank of a job with a reducer that trains by optimizers of the Horovod API. optimizers_rank.py two | calls | again
+"""One rank of a job with a reducer that trains by optimizers of the Horovod API.
+
+optimizers_rank.py two | calls | again | join
 
 From the third step on rank 1 has no gradient of the first optimizer: its bucket travels at the end of the step there,
 and in backward on the others. All are large enough for the reducer, and of one shape.
@@ -98,7 +100,30 @@ def again() -> None:
     assert served(fourth, last)
 
 
+def join() -> None:
+    """A rank that lacks the optimizer takes part with the reducer, and does not keep that from the next one."""
+    for makes_it in (True, False):
+        param, other = fresh(2)
+        first = None if hvd.rank() == 1 else sgd(param)
+        if first is not None:
+            assert served(first, param)
+            assert (param == -4 * (hvd.size() - 1)).all()
+        assert hvd.join() != 1
+        if makes_it:
+            before = param.detach().clone()
+            first = first or sgd(param)
+            assert served(first, param)
+            assert (param == before - 4 * hvd.size()).all()
+        first = None
+        gc.collect()
+        second = sgd(other)
+        assert served(second, other)
+        assert (other == -4 * hvd.size()).all()
+        second = None
+        gc.collect()
+
+
 torch.set_num_threads(1)
 hvd.init()
-{"two": two, "calls": calls, "again": again}[sys.argv[1]]()
+{"two": two, "calls": calls, "again": again, "join": join}[sys.argv[1]]()
 hvd.shutdown()

@@ -13,7 +13,7 @@ from reducer.test_job import environment, reducers
 RANK = Path(__file__).with_name("optimizers_rank.py")
 
 
-@pytest.mark.parametrize("mode", ["two", "calls", "again"])
+@pytest.mark.parametrize("mode", ["two", "calls", "again", "join"])
 def test_optimizers(tmp_path: Path, mode: str) -> None:
     pytest.importorskip("torch")
     with reducers(tmp_path, 1) as services:

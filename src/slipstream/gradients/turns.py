@@ -72,9 +72,7 @@ class _Turns:
     def __init__(self, group: Group) -> None:
         self._group = group.beside("the turns of optimizers")
         self._numbers = Numbers()
-        self._checks = (
-            False  # a rank has joined before it knew an exchange: ranks may number others differently
-        )
+        self._checks = False  # a rank has lacked an exchange: ranks may number others differently
 
     def add(self, exchange: TakesPart) -> None:
         """Takes note of a new one; all ranks make them in one order."""
@@ -103,12 +101,11 @@ class _Turns:
         new = self._numbers.is_new(number)
         self._numbers.has_a_turn(number)
         if new and heard.joined:
-            self._checks = True
             self._share(exchange.told())
 
     def _agree(self, exchange: TakesPart | None) -> int:
         """A number, where no rank that steps knows one; every rank calls it. ``exchange``: None where it has joined."""
-        told = self._share(None if exchange is None else exchange.told())
+        told = self._share(None if exchange is None else exchange.told(), exchange is None)
         mine = np.array(self._numbers.alike(told["same"]), np.int64)
         alike = arrays.all_gather(mine, group=self._group, name=_LIKE).tolist()
         choice = 0 if exchange is None else self._numbers.choose(exchange, set(alike))
@@ -119,17 +116,17 @@ class _Turns:
 
         ``stand_in``: makes what takes part for an exchange that this rank lacks.
         """
-        heard = self._tell(
+        turn = self._tell(
             _Facts(0, False, False, True), _JOINED, ENDLESS
-        ).heard()  # the others may go on without steps
+        )  # the others may go on without steps
+        heard = turn.heard()
         if not heard.number and not heard.unsure:
             return None
         number = heard.number or self._agree(None)
         exchange = self._numbers.find(number)
         if self._numbers.is_new(number):
-            self._checks = True
             self._numbers.has_a_turn(number)
-            told = self._share(None)
+            told = self._share(None, exchange is None)
             if exchange is None:
                 exchange = stand_in(told)
                 self._numbers.stand_in(number, exchange)
@@ -158,10 +155,17 @@ class _Turns:
         work.entitle(title)
         return Turn(memory, work)
 
-    def _share(self, told: Told | None) -> Told:
-        """Every rank calls it; returns what the first rank tells that tells anything."""
+    def _share(self, told: Told | None, lacks: bool = False) -> Told:
+        """Gives what the first rank tells that tells anything to all, if any rank ``lacks`` it. Every rank calls it.
+
+        Returns what this rank told, or nothing, if none does.
+        """
         line = np.frombuffer(b"" if told is None else json.dumps(told).encode(), np.uint8)
-        sizes = arrays.all_gather(np.array([line.size], np.int64), group=self._group, name=_LIKE).tolist()
+        mine = np.array([[line.size, lacks]], np.int64)
+        sizes, lacking = arrays.all_gather(mine, group=self._group, name=_LIKE).T.tolist()
+        if not any(lacking):
+            return told or {}
+        self._checks = True
         teller = next(rank for rank, size in enumerate(sizes) if size)
         given = line if self._group.rank == teller else np.empty(sizes[teller], np.uint8)
         found: Told = json.loads(arrays.broadcast(given, teller, group=self._group, name=_LIKE).tobytes())
