@@ -147,7 +147,7 @@ bool PushLine::judge(std::unique_ptr<Question> question, int32_t status, const c
       if (question->titles.empty()) {
         question->titles.resize(digests.size());
         Title& own = question->titles[static_cast<size_t>(group_->group->rank)];
-        ticket->title.copy(own.data(), own.size());
+        ticket->full_title().copy(own.data(), own.size());
         if (!exchange(question, question->titles.data(), sizeof(Title))) return false;
       }
       ticket->close({SLIPSTREAM_MISMATCH, mismatch(*question)});
@@ -162,9 +162,7 @@ bool PushLine::judge(std::unique_ptr<Question> question, int32_t status, const c
 
 // Names a rank for each form that there is.
 std::string PushLine::mismatch(const Question& question) const {
-  const Ticket& ticket = *question.ticket;
-  std::string text = "Mismatched " + ticket.kind;
-  if (!ticket.what.empty() && !ticket.title.starts_with(ticket.what)) text += " (" + ticket.what + ")";
+  std::string text = "Mismatched " + question.ticket->kind;
   std::vector<uint64_t> seen;
   for (size_t place = 0; place < question.digests.size() && seen.size() < kMostShown; ++place) {
     const uint64_t digest = question.digests[place];
@@ -177,6 +175,10 @@ std::string PushLine::mismatch(const Question& question) const {
 }
 
 void PushLine::begin(const std::shared_ptr<Ticket>& ticket) {
+  if (ticket->calls.empty()) {
+    ticket->close({});
+    return;
+  }
   lines::begin(*group_, ticket,
                [&](size_t call, int32_t status, const char* text) { ticket->ended(call, status, text); });
 }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "capi/table.h"
-#include "lines/form.h"
 #include "lines/plan.h"
 
 namespace slipstream::mxnet {
@@ -119,11 +118,7 @@ void Operation::arrived(const Done& done) {
   arrived_ = true;
   const auto self = shared_from_this();  // its end may come amid this
   try {
-    lines::describe(asked_, operands_, *this);
-    if (!what.empty()) {  // other operations of the line have other names
-      form += what;
-      title = what + " of " + title;
-    }
+    describe(asked_, operands_);
     find_memory();
     lines::plan(asked_, operands_, *this);
   } catch (const std::exception& error) {
@@ -161,7 +156,9 @@ void Operation::told() {
     done_.end(done_.engine, done_.operation, nullptr);
     return;
   }
-  const LaidOut error(name_of(how.status) + how.text);
+  const std::string text = name_of(how.status) + how.text;
+  count_failure(text);
+  const LaidOut error(text);
   done_.end(done_.engine, done_.operation, error.error());
 }
 

@@ -25,6 +25,7 @@ struct Pushes {
   std::mutex mutex;
   std::condition_variable none;
   size_t in_flight = 0;
+  Failures failures;
   const uint32_t forks = slipstream::forks();
 };
 
@@ -95,6 +96,18 @@ void count_flight(int more) {
   const std::lock_guard lock(all.mutex);
   all.in_flight += static_cast<size_t>(more);
   if (all.in_flight == 0) all.none.notify_all();
+}
+
+void count_failure(const std::string& text) {
+  Pushes& all = pushes();
+  const std::lock_guard lock(all.mutex);
+  all.failures = {all.failures.count + 1, text};
+}
+
+Failures failures() {
+  Pushes& all = pushes();
+  const std::lock_guard lock(all.mutex);
+  return all.failures;
 }
 
 bool drained(double seconds) {

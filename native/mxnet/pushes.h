@@ -54,7 +54,16 @@ bool push(JobLine& line, const Pushed& pushed);
 
 // Waits until no operation that this process has pushed is under way, or for so long. True: there is none.
 bool drained(double seconds);
+// How many operations that this process has pushed have failed, and the error of the latest one.
+struct Failures {
+  size_t count = 0;
+  std::string latest;
+};
+Failures failures();
+
 // Of an operation, for drained(): it is there, or is gone.
 void count_flight(int more);
+// For failures(): one has failed, with this error.
+void count_failure(const std::string& text);
 
 }  // namespace slipstream::mxnet

@@ -2,7 +2,16 @@
 
 #include <utility>
 
+#include "lines/form.h"
+
 namespace slipstream::mxnet {
+
+void Ticket::describe(const lines::Asked& asked, const std::vector<lines::Operand>& operands) {
+  lines::describe(asked, operands, *this);
+  form += what;
+}
+
+std::string Ticket::full_title() const { return (what.empty() ? kind : what) + (title.empty() ? "" : " of " + title); }
 
 void Ticket::ended(size_t call, int32_t status, const char* text) {
   if (status == SLIPSTREAM_OK) packs[call].empty();

@@ -28,6 +28,12 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   // Not empty: this rank cannot run it, for this reason. The job ends in its turn, as the others wait for it.
   std::string given_up;
 
+  // Writes the kind, form, title and label of an operation on tensors. Others of the line have other names, so `what`,
+  // which is there already, is compared, too.
+  void describe(const lines::Asked& asked, const std::vector<lines::Operand>& operands);
+  // What errors call it, with its arguments.
+  std::string full_title() const;
+
   // The last one ends the ticket. Whoever waits goes on in this thread.
   void ended(size_t call, int32_t status, const char* text) override;
   // The whole of it has: it was not started, or has no calls. Nothing, if it has ended already.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import slipstream
-from slipstream.faces.mxnet import operations, pushes
+from slipstream.faces.mxnet import lines, operations
 
 mode = sys.argv[1]
 hvd.init()
@@ -38,8 +38,7 @@ def busy(rounds: int) -> object:
 
 def values() -> None:
     """All dtypes and sizes, in place and not, alone and grouped; none of them the blocking way."""
-    operations.starting.all_reduce = operations.starting.broadcast = never  # type: ignore[attr-defined]
-    operations.starting.grouped_all_reduce = never  # type: ignore[attr-defined]
+    operations.start = never  # type: ignore[attr-defined]
     for dtype in ("float32", "float64", "float16", "int32", "int64", "uint8", "int8"):
         for shape in ((1,), (3, 5), (1023,), (40_001,)):
             mine = mx.nd.ones(shape, dtype=dtype) * (rank + 1)
@@ -89,9 +88,9 @@ def at_once() -> None:
     check(hvd.allreduce(busy(300), average=False), np.full((400, 400), float(size)))
     if rank == 0:
         y = hvd.allreduce(mx.nd.ones(2), average=False, name="early")
-        hvd.barrier()
+        slipstream.barrier()
     else:
-        hvd.barrier()
+        slipstream.barrier()
         y = hvd.allreduce(mx.nd.ones(2), average=False, name="early")
     check(y, np.full(2, size))
 
@@ -128,7 +127,7 @@ def mismatches() -> None:
         (lambda: hvd.broadcast(mx.nd.ones(2), rank), "from rank 1"),
         (
             lambda: hvd.broadcast(mx.nd.ones(2), 0) if rank else hvd.allreduce(mx.nd.ones(2)),
-            "rank 0 with float32",
+            "rank 0 with allreduce of float32",
         ),
     ):
         for shape in ((2,), (3,)):  # what differs has been called before
@@ -194,7 +193,7 @@ def forked() -> None:
             try:
                 hvd.allreduce(mx.nd.ones(2))
             except (slipstream.SlipstreamError, ValueError):
-                pushes.drain()
+                lines.drain("the test wanted it")
                 os._exit(7)
             os._exit(1)
         for one in arrays:

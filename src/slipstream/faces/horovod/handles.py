@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from slipstream.base.errors import Aborted, SlipstreamError
@@ -36,6 +37,7 @@ __all__ = [
     "run",
     "settle",
     "start",
+    "started_after",
     "synchronize",
     "take_part",
 ]
@@ -114,6 +116,26 @@ class Named:
                 _in_flight.drop(self)
 
 
+class _Turns(threading.local):
+    before: Callable[[ProcessSet, Request], None] | None = None
+
+
+_turns = _Turns()
+
+
+@contextlib.contextmanager
+def started_after(turn: Callable[[ProcessSet, Request], None]) -> Iterator[None]:
+    """Within it an operation of this thread starts once ``turn`` has returned, and not if it raises.
+
+    Its arguments have been checked before: then this rank is not going to leave it out.
+    """
+    outer, _turns.before = _turns.before, turn
+    try:
+        yield
+    finally:
+        _turns.before = outer
+
+
 def start(
     name: str | None,
     process_set: ProcessSet,
@@ -137,6 +159,8 @@ def start(
     elif memory is not None:
         settle(memory, process_set.group, asked.kind)
     own = part() if part is not None and asked.sum is not None else None
+    if _turns.before is not None:
+        _turns.before(process_set, asked)
 
     def started(group: Group | None) -> Pending:
         return begin(process_set if group is None else process_set.on(group))

@@ -31,7 +31,6 @@ from slipstream.faces.horovod.job import (  # noqa: E402
     start_timeline,
     stop_timeline,
 )
-from slipstream.faces.horovod.objects import allgather_object, broadcast_object  # noqa: E402
 from slipstream.faces.horovod.process_sets import (  # noqa: E402
     ProcessSet,
     add_process_set,
@@ -42,12 +41,14 @@ from slipstream.faces.horovod.reduce_ops import Average, Max, Min, Product, Sum 
 from slipstream.faces.mxnet.compression import Compression  # noqa: E402
 from slipstream.faces.mxnet.operations import (  # noqa: E402
     allgather,
+    allgather_object,
     allreduce,
     allreduce_,
     alltoall,
     barrier,
     broadcast,
     broadcast_,
+    broadcast_object,
     grouped_allgather,
     grouped_allreduce,
     grouped_allreduce_,

@@ -12,7 +12,16 @@ from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.failures import retold
 
-__all__ = ["wrong_arguments"]
+__all__ = ["error_of", "wrong_arguments"]
+
+# By their status in slipstream.h.
+_KINDS: dict[int, type[SlipstreamError]] = {
+    1: errors.PeerLost,
+    2: errors.Mismatch,
+    3: errors.Timeout,
+    4: errors.Refused,
+    5: errors.Aborted,
+}
 
 
 class _WrongArgument(ValueError, MXNetError):  # type: ignore[misc]
@@ -48,9 +57,14 @@ def _made_by(kind: type[SlipstreamError]) -> Callable[[str], SlipstreamError]:
     return make
 
 
+def error_of(status: int, text: str) -> SlipstreamError:
+    """The error of an operation that has ended with this status of slipstream.h."""
+    return _made_by(_KINDS.get(status, SlipstreamError))(text)
+
+
 def _register() -> None:
     """MXNet raises an error by the name that its text begins with, as native/mxnet writes it."""
-    kinds = SlipstreamError, errors.PeerLost, errors.Mismatch, errors.Timeout, errors.Refused, errors.Aborted
+    kinds: list[type[SlipstreamError]] = [SlipstreamError, *_KINDS.values()]
     for kind in kinds:
         register_error(kind.__name__, _made_by(kind))
 

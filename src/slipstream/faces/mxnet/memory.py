@@ -16,13 +16,13 @@ from mxnet.base import _LIB, check_call
 from slipstream.base.dtypes import DType, from_numpy, to_numpy
 from slipstream.faces.arrays.operands import Array
 
-__all__ = ["Memory", "new"]
+__all__ = ["Memory"]
 
 
 class Memory:
     """An array's address, its count of elements and their type's code, once it may be read, or written (``writes``).
 
-    TypeError for what is no array, for sparse arrays, and for arrays that are not in the CPU's memory.
+    TypeError for what is no array, for sparse arrays, for arrays that are not in the CPU's memory or have none.
     """
 
     __slots__ = ("address", "array", "count", "dtype", "shape")
@@ -49,6 +49,10 @@ class Memory:
         pointer = ctypes.c_void_p()
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
         self.address = pointer.value or 0
+        if self.count and not self.address:
+            raise TypeError(
+                "slipstream.mxnet takes arrays that have memory: the shape of this one is not known"
+            )
 
     def view(self) -> Array:
         """A NumPy array on the same memory, which lives as long as that."""
@@ -58,8 +62,3 @@ class Memory:
         raw = (ctypes.c_byte * (self.count * kind.itemsize)).from_address(self.address)
         raw.owner = self.array
         return np.frombuffer(raw, dtype=kind).reshape(self.shape)
-
-
-def new(shape: tuple[int, ...], like: Any) -> Memory:
-    """Memory of a new array of the type of ``like``, to be written whole."""
-    return Memory(mxnet.nd.empty(shape, ctx=like.context, dtype=like.dtype), writes=True)

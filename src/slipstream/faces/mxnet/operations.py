@@ -1,8 +1,9 @@
 """Horovod's operations on MXNet's arrays.
 
-All ranks call them in one order. All-reduces and broadcasts return at once: MXNet's engine runs them (`pushes`), and
-raises their errors for whoever waits for the result. The others wait until MXNet has computed what they read, and
-return when they are done. Where ranks differ in shape, dtype, operation, factors or root, every rank gets Mismatch.
+All ranks call them in one order (`lines`). All-reduces and broadcasts return at once: MXNet's engine runs them
+(`pushes`), and raises their errors for whoever waits for the result. The others (`waits`) wait until MXNet has computed
+what they read, and return when they are done. Where ranks call different operations, or differ in shape, dtype,
+factors or root, every rank gets Mismatch.
 ``name`` is what errors and the timeline call an operation, and is compared. ``priority`` is accepted and changes
 nothing. Arguments that do not fit are a ValueError that is an MXNetError, too.
 """
@@ -15,7 +16,9 @@ from typing import Any
 import mxnet
 import numpy as np
 
+from slipstream._core import MxnetLine
 from slipstream.base.arguments import as_number, check_int, check_text
+from slipstream.base.dtypes import Op
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.collectives.work import Work
@@ -23,20 +26,26 @@ from slipstream.comm.membership.group import Group, world
 from slipstream.faces.arrays import starting
 from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.arrays.operands import Array
+from slipstream.faces.horovod import objects
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average, choose_op, engine_op
+from slipstream.faces.mxnet.asked import Asked, broadcast_from, sum_by
 from slipstream.faces.mxnet.failures import wrong_arguments
-from slipstream.faces.mxnet.memory import Memory, new
-from slipstream.faces.mxnet.pushes import CALLS, push_all_reduce, push_broadcast
+from slipstream.faces.mxnet.lines import CALLS, line_for
+from slipstream.faces.mxnet.memory import Memory
+from slipstream.faces.mxnet.pushes import push
+from slipstream.faces.mxnet.waits import Waiting, in_turn, start
 
 __all__ = [
     "allgather",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_object",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
@@ -58,21 +67,37 @@ _whole_call = whole(
 )
 
 
-def start_sum(tensor: Any, op: int, name: str, prescale: float, group: Group) -> Work:
-    """Starts an all-reduce in the array itself, which all ranks of the group start in one order. For `sum_all`."""
-    memory = Memory(tensor, writes=True)
-    return addresses.all_reduce(
-        group,
-        memory.address,
-        memory.address,
-        memory.count,
-        memory.dtype,
-        engine_op(op),
-        name=name,
-        shape=memory.shape,
-        prescale=prescale,
-        keep=(memory,),
-    )
+def start_sum(
+    tensor: Any, name: str, prescale: float, process_set: ProcessSet, line: str, takes_reducers: bool
+) -> Work | Waiting | None:
+    """Starts a sum in the array itself, which ends the job where ranks differ. ``line``: what has one order.
+
+    None if MXNet's engine runs it; else it is waited for.
+    """
+    group: Group = process_set.group
+    found = line_for(group, line, takes_reducers)
+    if found is None:
+        memory = Memory(tensor, writes=True)
+        return addresses.all_reduce(
+            group,
+            memory.address,
+            memory.address,
+            memory.count,
+            memory.dtype,
+            Op.SUM,
+            name=name,
+            shape=memory.shape,
+            prescale=prescale,
+            keep=(memory,),
+        )
+    given = [tensor]
+    asked = sum_by(Op.SUM, name, (prescale, 1.0), asks=False)
+    return None if push(found, asked, given, given) else start(found, asked, given, given)
+
+
+def _run(line: MxnetLine, asked: Asked, tensors: Sequence[Any], results: Sequence[Any]) -> None:
+    if not push(line, asked, tensors, results):
+        start(line, asked, tensors, results).wait()
 
 
 def _all_reduce(
@@ -87,24 +112,38 @@ def _all_reduce(
 ) -> list[Any]:
     with wrong_arguments():
         chosen = choose_op(op, average)
-        if chosen != Adasum:
-            results = tensors if in_place else [_empty_like(one) for one in tensors]
-            if push_all_reduce(
-                tensors, results, engine_op(chosen), name, scales, process_set, line, line == CALLS
-            ):
-                return list(results)
-        sources = [Memory(tensor, writes=in_place) for tensor in tensors]
-        targets = sources if in_place else [new(one.shape, one.array) for one in sources]
-        views = [one.view() for one in sources]
-        outs = views if in_place else [one.view() for one in targets]
+        found = None if chosen == Adasum else line_for(process_set.group, line)
+        results = tensors if in_place else [_empty_like(one) for one in tensors]
+        if found is None:
+            _negotiate_all_reduce(tensors, results, name, chosen, scales, process_set)
+        elif tensors:
+            _run(found, sum_by(engine_op(chosen), name, scales, asks=line == CALLS), tensors, results)
+        return list(results)
+
+
+def _negotiate_all_reduce(
+    tensors: Sequence[Any],
+    results: Sequence[Any],
+    name: str | None,
+    op: int,
+    scales: tuple[float, float],
+    process_set: ProcessSet,
+) -> None:
+    """By a group that may have reducers, or by Adasum: what no line has."""
+    in_place = results is tensors
+    sources = [Memory(tensor, writes=in_place) for tensor in tensors]
+    views = [one.view() for one in sources]
+    outs = views if in_place else [Memory(one, writes=True).view() for one in results]
+    with in_turn():
         if len(views) == 1:
-            work = starting.all_reduce(views[0], name, chosen, *scales, process_set, out=outs[0])
-            found = [work.wait()]
+            found = [starting.all_reduce(views[0], name, op, *scales, process_set, out=outs[0]).wait()]
         elif views:
-            found = starting.grouped_all_reduce(views, name, chosen, *scales, process_set).wait()
+            found = starting.grouped_all_reduce(views, name, op, *scales, process_set).wait()
         else:
             found = []
-    return [_written(one, out, target) for one, out, target in zip(found, outs, targets, strict=True)]
+    for result, out in zip(found, outs, strict=True):
+        if result is not out:
+            out[...] = result
 
 
 def _empty_like(tensor: Any) -> Any:
@@ -112,13 +151,6 @@ def _empty_like(tensor: Any) -> Any:
     if not isinstance(tensor, mxnet.nd.NDArray):
         return tensor
     return mxnet.nd.empty(tensor.shape, ctx=tensor.context, dtype=tensor.dtype)
-
-
-def _written(result: Array, out: Array, target: Memory) -> Any:
-    """The array of ``target``, which ``out`` is a view of, with this result."""
-    if result is not out:
-        out[...] = result
-    return target.array
 
 
 @_whole_call
@@ -197,7 +229,7 @@ def allgather(
     tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Returns all ranks' ``tensor`` as one array, joined along the first dimension, in which they may differ."""
-    with wrong_arguments():
+    with wrong_arguments(), in_turn():
         return _as_mxnet(starting.all_gather(Memory(tensor).view(), name, process_set).wait(), tensor)
 
 
@@ -211,7 +243,7 @@ def grouped_allgather(
     """`allgather` of several arrays; returns the list of the results."""
     if not tensors:
         return []
-    with wrong_arguments():
+    with wrong_arguments(), in_turn():
         found = starting.grouped_all_gather(_views(tensors), name, process_set).wait()
     return [_as_mxnet(rows, tensor) for rows, tensor in zip(found, tensors, strict=True)]
 
@@ -241,14 +273,18 @@ def broadcast_(
 
 
 def _broadcast(tensor: Any, result: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
+    in_place = result is tensor
     with wrong_arguments():
         root = number_of_root(root_rank, process_set)
-        if push_broadcast(tensor, result, root, name, process_set):
+        found = line_for(process_set.group, CALLS)
+        if found is not None:
+            given = [tensor]
+            _run(found, broadcast_from(root, name), given, given if in_place else [result])
             return result
-        in_place = result is tensor
         source = Memory(tensor, writes=in_place)
         target = source if in_place else Memory(result, writes=True)
-        starting.broadcast([source.view()], root_rank, name, process_set, [target.view()]).wait()
+        with in_turn():
+            starting.broadcast([source.view()], root_rank, name, process_set, [target.view()]).wait()
     return result
 
 
@@ -264,7 +300,7 @@ def alltoall(
 
     With ``splits`` (a list or an array of integers) it returns a pair: what comes, and how many rows from each rank.
     """
-    with wrong_arguments():
+    with wrong_arguments(), in_turn():
         counts = None if splits is None else _counts(splits)
         rows, received = starting.all_to_all(Memory(tensor).view(), counts, name, process_set).wait()
     found = _as_mxnet(rows, tensor)
@@ -290,7 +326,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """Reduces ``tensor`` over the ranks and returns this rank's rows of it; the first ranks get one row more."""
-    with wrong_arguments():
+    with wrong_arguments(), in_turn():
         _check_set(process_set)
         scales = prescale_factor, postscale_factor
         work = starting.reduce_scatter(Memory(tensor).view(), name, op, *scales, process_set)
@@ -315,7 +351,7 @@ def grouped_reducescatter(
     """`reducescatter` of several arrays; returns the list of the results."""
     if not tensors:
         return []
-    with wrong_arguments():
+    with wrong_arguments(), in_turn():
         _check_set(process_set)
         scales = prescale_factor, postscale_factor
         found = starting.grouped_reduce_scatter(_views(tensors), name, op, *scales, process_set).wait()
@@ -325,7 +361,25 @@ def grouped_reducescatter(
 @_whole_call
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have called it."""
-    starting.barrier(process_set).wait()
+    with in_turn():
+        starting.barrier(process_set).wait()
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """Returns the object that ``root_rank`` (its number in the job) gave, on every rank; itself on the root."""
+    with in_turn():
+        return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Returns the objects of all ranks, in rank order."""
+    with in_turn():
+        found: list[Any] = objects.allgather_object(obj, name, process_set)
+        return found
 
 
 def _check_set(process_set: Any) -> None:

@@ -14,38 +14,34 @@ from typing import Any
 
 import mxnet
 
-from slipstream.base.dtypes import Op
 from slipstream.comm.collectives.interruption import Together
-from slipstream.comm.collectives.work import Work
-from slipstream.comm.membership.group import Group
 from slipstream.faces.horovod.job import size
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set, require_init
-from slipstream.faces.horovod.reduce_ops import Sum
 from slipstream.faces.mxnet.compression import Compression
 from slipstream.faces.mxnet.operations import broadcast_, start_sum
-from slipstream.faces.mxnet.pushes import push_all_reduce
 
 __all__ = ["DistributedOptimizer", "DistributedTrainer", "broadcast_parameters", "sum_all"]
 
 
 def sum_all(
-    gradients: Sequence[tuple[str, Any]], prescale: float, process_set: ProcessSet, line: str
+    gradients: Sequence[tuple[str, Any]],
+    prescale: float,
+    process_set: ProcessSet,
+    line: str,
+    takes_reducers: bool = False,
 ) -> None:
     """Sums arrays over a set's ranks, in place: name and array of each, in the order in which layers use them.
 
-    MXNet's engine does it, if it can. ``line``: what all ranks sum in one order.
+    MXNet's engine does it, if it can. ``line``: what all ranks sum in one order; ``takes_reducers``: as of `line_for`.
     """
-    group: Group = process_set.group
-    works: list[Work] = []
-    with Together(group, "a step"):
-        for name, gradient in reversed(gradients):
-            pushed = push_all_reduce(
-                [gradient], [gradient], int(Op.SUM), name, (prescale, 1.0), process_set, line, asks=False
-            )
-            if not pushed:
-                works.append(start_sum(gradient, Sum, name, prescale, group))
-        for work in works:
-            work.wait()
+    with Together(process_set.group, "a step"):
+        started = [
+            start_sum(one, name, prescale, process_set, line, takes_reducers)
+            for name, one in reversed(gradients)
+        ]
+        for work in started:
+            if work is not None:
+                work.wait()
 
 
 def _is_alone(process_set: ProcessSet) -> bool:
@@ -184,7 +180,7 @@ class DistributedTrainer(mxnet.gluon.Trainer):  # type: ignore[misc]
                 sent.append((f"{self._prefix}{i}", gradient, *self._compression.compress(gradient)))
         scale = 1.0 / self._gradient_predivide_factor
         named = [(f"gradient.{name}", compressed) for name, _, compressed, _ in sent]
-        sum_all(named, scale, self._process_set, f"gradients {self._prefix}")
+        sum_all(named, scale, self._process_set, f"gradients {self._prefix}", takes_reducers=True)
         for _, gradient, compressed, context in sent:
             if compressed is not gradient:
                 gradient[:] = self._compression.decompress(compressed, context)
