@@ -103,7 +103,8 @@ class GradientExchange:
     ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
     the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
-    that share a bucket. ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
+    that share a bucket. ``most``: bytes that a bucket of others has at most, equal on all ranks; None for the usual.
+    ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
     on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
     forward pass needs their parameters first.
     Backward may run in any thread; `synchronize` runs in the caller's.
@@ -120,6 +121,7 @@ class GradientExchange:
         postscale: float,
         passes: int,
         groups: Sequence[Sequence[int]],
+        most: int | None = None,
         policy: Policy | None = None,
         overlaps: bool = False,
     ) -> None:
@@ -130,6 +132,7 @@ class GradientExchange:
         self._group = group
         self._terms = Terms(op, prescale, postscale)
         self._groups = groups
+        self._most = OVERLAPPED_BYTES if overlaps else most
         self._policy = Policy() if policy is None else policy
         self._states = States()
         self._overlaps = overlaps
@@ -456,8 +459,7 @@ class GradientExchange:
 
     def _cut(self, parameters: Sequence[Parameter], places: Places) -> Cut:
         """Into buckets, for gradients that come at these places."""
-        most = OVERLAPPED_BYTES if self._overlaps else None
-        return cut(in_order(parameters, places), self._groups, most, missing(places))
+        return cut(in_order(parameters, places), self._groups, self._most, missing(places))
 
     def _parts(self) -> Cut:
         """The parameters of each bucket that there is."""

@@ -21,6 +21,7 @@ from slipstream.comm.membership import job as jobs
 from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
+from slipstream.faces.tensorflow import gates
 from slipstream.faces.tensorflow.lines import line_of
 from slipstream.faces.tensorflow.operations import apply_operation
 
@@ -68,10 +69,13 @@ def broadcast_call(root_rank: int, process_set: ProcessSet, name: str | None) ->
 def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
     """Within it nodes of a function run after the latest one that starts an operation; takes the next such node.
 
-    So they run in the order of the trace on all ranks: a backward function orders nothing by itself.
+    So they run in the order of the trace on all ranks: a backward function orders nothing by itself. Compute that was
+    added to the function since a SlipstreamStart waits for that (`gates`).
     """
     in_function = graph.building_function and graph._get_control_flow_context() is None
     before = getattr(graph, _LATEST, None) if in_function else None
+    if before is not None and before.type == "SlipstreamStart" and gates.are_needed():
+        gates.hold_back_later(graph, before)
     with graph.control_dependencies([before] if before is not None else []):
         yield lambda node: setattr(graph, _LATEST, node) if in_function else None
 
