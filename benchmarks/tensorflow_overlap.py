@@ -153,9 +153,8 @@ def main() -> None:
         graphs = os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "negotiated")
         print(f"graphs: {graphs}, inter-op threads: {options.threads}, {'tape' if options.tape else 'chain'}")
         forward = f", {found.forward:.1f} of them forward," if options.tape else ","
-        print(
-            f"compute {found.compute:.1f} ms{forward} communication {found.communication:.1f} ms, both {found.both:.1f} ms"
-        )
+        print(f"compute {found.compute:.1f} ms{forward} communication {found.communication:.1f} ms,", end=" ")
+        print(f"both {found.both:.1f} ms")
         row = (found.compute + found.communication) / ideal
         print(f"a step takes {found.both / ideal:.2f} times the ideal, {row:.2f} in a row")
     hvd.shutdown()

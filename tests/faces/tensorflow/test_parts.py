@@ -321,7 +321,9 @@ def check_a_step_that_failed_amid_backward() -> None:
             with pytest.raises(tf.errors.UnknownError, match="amid backward"):
                 step()
             fails.assign(False)
-        with pytest.raises(tf.errors.UnknownError, match="rank 1 began a step while another one .* had not ended"):
+        with pytest.raises(
+            tf.errors.UnknownError, match=r"rank 1 began a step while another one .* had not ended"
+        ):
             step()
 
 

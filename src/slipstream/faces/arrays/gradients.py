@@ -179,12 +179,12 @@ class Exchange:
         scales = (1.0 / terms.predivide, terms.predivide) if terms.op == Average else (1.0, 1.0)
         self._lock = threading.Lock()
         self._amid = False  # a step has begun, and has not ended
-        self._group = lambda: process_set.group
+        self._process_set = process_set
         self._arrays = _Arrays(kinds, names)
         self._exchange = GradientExchange(
             self._arrays,
             len(kinds),
-            group=self._group,
+            group=lambda: process_set.group,
             op=engine_op(terms.op),
             prescale=scales[0],
             postscale=scales[1],
@@ -210,7 +210,7 @@ class Exchange:
             self._amid = True
 
     def give(self, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
-        """Gradients of the step that has begun, by number. They may travel at once; the arrays may change afterwards."""
+        """Gradients of the step that has begun, by number, which may travel at once. The arrays may change then."""
         with self._lock, adding_words():
             for index, array in zip(numbers, arrays, strict=True):
                 self._arrays.give(index, array, lasts=False)
@@ -231,7 +231,7 @@ class Exchange:
     def _check_ended(self) -> None:
         """The other ranks wait for what is missing of a step that has not ended, and would take this one's for it."""
         if self._amid:
-            group = self._group()
+            group: Group = self._process_set.group
             group.session.abort(
                 f"rank {group.native.ranks[group.rank]} began a step while another one with the same gradients had "
                 "not ended: that one has failed, or runs in another thread. Some of its gradients have been sent, and "
@@ -242,7 +242,7 @@ class Exchange:
 
 def _most(kinds: Kinds) -> int:
     """Bytes of a bucket: many buckets, so that some travel while gradients of the next ones are computed."""
-    total = sum(math.prod(shape) * dtype.itemsize for shape, dtype in kinds)
+    total = sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in kinds)
     return min(max(total // _BUCKETS, FIRST_BUCKET_BYTES), BUCKET_BYTES)
 
 

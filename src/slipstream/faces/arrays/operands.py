@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from slipstream._core import address_of
 from slipstream.base.dtypes import DType, from_numpy, to_numpy
 
-__all__ = ["ALIGNMENT", "Array", "code_of", "code_of_dtype", "dtype_of", "factor_for", "is_aligned", "new_array"]
+__all__ = [
+    "ALIGNMENT",
+    "Array",
+    "code_of",
+    "code_of_dtype",
+    "dtype_of",
+    "factor_for",
+    "is_aligned",
+    "new_array",
+]
 
 Array: TypeAlias = NDArray[Any]
 

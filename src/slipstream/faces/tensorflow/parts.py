@@ -22,8 +22,8 @@ from slipstream.faces.arrays.operands import Array
 from slipstream.faces.horovod.reduce_ops import Adasum
 from slipstream.faces.tensorflow import gates
 from slipstream.faces.tensorflow.bridge import run
-from slipstream.faces.tensorflow.native import after_latest
 from slipstream.faces.tensorflow.naming import in_session
+from slipstream.faces.tensorflow.native import after_latest
 
 __all__ = ["reduced_in_parts"]
 
