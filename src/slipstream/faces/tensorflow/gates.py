@@ -19,11 +19,11 @@ import tensorflow as tf
 
 __all__ = ["Nodes", "are_needed", "hold_back_later"]
 
-_WITHOUT_COMPUTE = frozenset(
-    ["BroadcastGradientArgs", "Const", "ExpandDims", "Identity", "IdentityN", "NoOp", "Pack", "Placeholder"]
-    + ["Rank", "ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StopGradient"]
-    + ["StridedSlice", "VarHandleOp"]
-)
+_WITHOUT_COMPUTE = {
+    *("BroadcastGradientArgs", "Const", "ExpandDims", "Identity", "IdentityN", "NoOp", "Pack", "Placeholder"),
+    *("Rank", "ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StopGradient"),
+    *("StridedSlice", "VarHandleOp"),
+}
 # What is done with a gradient once backward has made it.
 _BEHIND_BACKWARD = _WITHOUT_COMPUTE | {"Cast", "Mul", "RealDiv"}
 

@@ -54,7 +54,7 @@ def reduced_in_parts(
     if gates.are_needed():
         pairs = zip([one.op for one in begun], places, strict=True)
         gates.Nodes(graph).hold_back([*pairs], places[-1])
-    with graph.control_dependencies([one.op for one in others if one.graph is graph]):
+    with graph.control_dependencies([one.op for one in others if _is_in(graph, one)]):
         return run(step.end, [begun[-1]], [(one.dtype, one.shape) for one in grads])
 
 
@@ -64,7 +64,11 @@ def _can(grads: Sequence[Any], terms: Terms) -> bool:
         return False
     if graph._get_control_flow_context() is not None or terms.op == Adasum:
         return False
-    return all(one.graph is graph and one.shape.is_fully_defined() for one in grads)
+    return all(_is_in(graph, one) and one.shape.is_fully_defined() for one in grads)
+
+
+def _is_in(graph: Any, tensor: Any) -> bool:
+    return getattr(tensor, "graph", None) is graph  # an eager one has none
 
 
 def _parts(grads: Sequence[Any], made: Sequence[int]) -> list[list[int]]:
