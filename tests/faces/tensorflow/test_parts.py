@@ -352,7 +352,29 @@ def check_starts_hold_back_compute() -> None:
         np.testing.assert_allclose(one, own * hvd.size(), rtol=1e-5)
 
 
+def check_join() -> None:
+    """A rank that has no more batches takes part with zeros."""
+    weights = [tf.Variable(tf.eye(SIDE)) for _ in range(4)]
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            value = chain(weights, tf.ones([2, SIDE]))
+        return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(value, weights)
+
+    with pytest.MonkeyPatch.context() as patched:
+        small_parts(patched)
+        both = step()
+        if hvd.rank() == 0:
+            for _ in range(2):
+                for one, other in zip(step(), both, strict=True):
+                    np.testing.assert_allclose(one, other / 2)
+        hvd.join()
+    assert len(handed_over(step.get_concrete_function().graph)) > 2
+
+
 CHECKS = [
+    check_join,
     check_what_runs_first,
     check_what_a_tape_may_have,
     check_work_between_backward_and_the_reduction,
