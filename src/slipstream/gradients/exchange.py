@@ -103,7 +103,8 @@ class GradientExchange:
     ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
     the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
     ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
-    that share a bucket. ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
+    that share a bucket. ``most``: bytes that a bucket of others has at most, equal on all ranks; None for the usual.
+    ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
     on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
     forward pass needs their parameters first. ``stands_in``: for an exchange of other ranks (`stand_ins`).
     Backward may run in any thread; `synchronize` runs in the caller's.
@@ -120,6 +121,7 @@ class GradientExchange:
         postscale: float,
         passes: int,
         groups: Sequence[Sequence[int]],
+        most: int | None = None,
         policy: Policy | None = None,
         overlaps: bool = False,
         stands_in: bool = False,
@@ -131,7 +133,7 @@ class GradientExchange:
         self._group = group
         self._terms = Terms(op, prescale, postscale)
         self._policy = Policy() if policy is None else policy
-        self._like = Likeness(gradients, count, group, self._terms, groups, self._policy, overlaps)
+        self._like = Likeness(gradients, count, group, self._terms, groups, self._policy, overlaps, most)
         self._states = States()
         self._overlaps = overlaps
         self._unsettled: list[Bucket] = []

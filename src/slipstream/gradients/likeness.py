@@ -32,6 +32,7 @@ class Likeness:
     groups: Sequence[Sequence[int]]
     policy: Policy
     overlaps: bool
+    most: int | None
 
     def parameters(self) -> list[Parameter]:
         """All parameters, as they are without a way of their own."""
@@ -49,7 +50,7 @@ class Likeness:
 
     def cut(self, parameters: Sequence[Parameter], places: Places) -> Cut:
         """Into buckets, for gradients that come at these places."""
-        most = OVERLAPPED_BYTES if self.overlaps else None
+        most = OVERLAPPED_BYTES if self.overlaps else self.most
         return cut(in_order(parameters, places), self.groups, most, missing(places))
 
     def compare(self, passes: int, group: Group) -> list[Parameter]:
@@ -75,6 +76,7 @@ class Likeness:
             "postscale": self.terms.postscale,
             "groups": [list(members) for members in self.groups],
             "overlaps": self.overlaps,
+            "most": self.most,
             "compression": as_data(self.policy.of_all(self.program())),
             "travel": [[p.name, list(p.shape), p.count, int(p.dtype), as_data(p.way)] for p in self.asked()],
         }

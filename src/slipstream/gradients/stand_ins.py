@@ -69,6 +69,7 @@ def _of_gradients(told: Told, group: Callable[[], Group]) -> GradientExchange:
             way_of(same["compression"]), lambda _: False, ways
         ),  # which are sensitive has been decided
         overlaps=same["overlaps"],
+        most=same["most"],
         stands_in=True,
     )
     made.stand_in(told)

@@ -318,6 +318,35 @@ def check_lost() -> None:
         )
 
 
+def check_in_parts() -> None:
+    """With TensorFlow gradients are handed over while backward makes the others: the weights are the same."""
+    from slipstream.faces.arrays.gradients import Exchange
+    from slipstream.faces.tensorflow import parts
+
+    given: list[list[int]] = []
+    give = Exchange.give
+
+    def noted(self: Any, numbers: Any, arrays: Any) -> None:
+        given.append(list(numbers))
+        give(self, numbers, arrays)
+
+    def trained() -> Any:
+        share = hvd.rank(), hvd.size()
+        return train(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), share, jit_compile=False)[0]
+
+    whole = weights(trained())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Exchange, "give", noted)
+        patched.setattr(parts, "_PART_BYTES", 1)
+        model = trained()
+    steps = 2 * EXAMPLES // BATCH
+    assert len(given) > steps
+    assert sorted(number for one in given for number in one) == sorted([0, 1, 2, 3] * steps)
+    assert_equal_on_all(model)
+    for one, other in zip(weights(model), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 CHECKS = [
     check_same_as_one,
     check_joins_first,
@@ -336,6 +365,11 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
+
+
+@pytest.mark.parametrize("ranks", ["tensorflow"], indirect=True)
+def test_gradients_in_parts(ranks: Any) -> None:
+    ranks(check_in_parts)
 
 
 def test_saving(ranks: Any, tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
-"""Lists of gradients, reduced step after step: what frameworks hand over once backward has made all of them.
+"""Lists of gradients, reduced step after step: at once, when backward has made all of them, or in parts before.
 
 A list of the same shapes, dtypes and names goes through the same exchange in every step, so its buckets, and what
-compressions owe, last. Ranks must bring the same lists in the same order.
+compressions owe, last. Ranks must bring the same lists in the same order. Their parts need not be the same.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -13,24 +14,28 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from slipstream.base.dtypes import name_of
 from slipstream.comm.membership.group import Group
 from slipstream.faces.arrays import starting
-from slipstream.faces.arrays.operands import Array, code_of, dtype_of, new_array
+from slipstream.faces.arrays.operands import Array, code_of_dtype, dtype_of, new_array
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average, engine_op
 from slipstream.faces.horovod.words import adding_words
 from slipstream.gradients.agreement import description
-from slipstream.gradients.buckets import Bucket, Parameter
+from slipstream.gradients.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES, Bucket, Parameter
 from slipstream.gradients.compression import Cast, Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.policy import Policy
 from slipstream.gradients.reductions import check_sums
 from slipstream.gradients.wires import check_unscaled
 
-__all__ = ["Terms", "groups_of", "is_alone", "names_of", "reduce_gradients"]
+__all__ = ["Exchange", "Terms", "exchange_of", "groups_of", "is_alone", "names_of", "reduce_gradients"]
 
 Groups = tuple[tuple[int, ...], ...]
+Kinds = tuple[tuple[tuple[int, ...], Any], ...]  # shape and NumPy dtype of each gradient
+_BUCKETS = 16  # of a list, or more
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,14 @@ def is_alone(process_set: ProcessSet) -> bool:
 class _Arrays:
     """`slipstream.gradients.exchange.Gradients` of arrays."""
 
-    def __init__(self, like: Sequence[Array], names: Sequence[str]) -> None:
-        self._shapes = [one.shape for one in like]
-        self._codes = [code_of(one) for one in like]
+    def __init__(self, kinds: Kinds, names: Sequence[str]) -> None:
+        self._shapes = [shape for shape, _ in kinds]
+        self._codes = [code_of_dtype(dtype) for _, dtype in kinds]
         self._names = names
         self._views: dict[int, Array] = {}
         self._ready: Callable[..., None] = _nobody
-        self.given: list[Array | None] = [None] * len(like)
-        self.results: list[Any] = [None] * len(like)
+        self.given: list[Array | None] = [None] * len(kinds)
+        self.results: list[Any] = [None] * len(kinds)
 
     def watch(self, ready: Callable[..., None]) -> None:
         self._ready = ready
@@ -148,11 +153,12 @@ class _Arrays:
     def start_sparse(self, index: int) -> Callable[[], None]:
         raise AssertionError(f"{self._names[index]} is not sparse")
 
-    def fill(self, arrays: Sequence[Array]) -> None:
-        """Takes a step's gradients; the last of a model come first in backward, so these do here."""
-        self.given = list(arrays)
-        for index in reversed(range(len(arrays))):
-            self._ready(index)
+    def give(self, index: int, array: Array, lasts: bool) -> None:
+        """Takes a gradient of the step. ``lasts``: the array stays as it is until the step has ended."""
+        self.given[index] = array
+        self._ready(index)
+        if not lasts and index not in self._views:  # nobody has copied it yet
+            self.given[index] = np.array(array)
 
     def take(self) -> list[Array]:
         """The reduced ones, which this forgets."""
@@ -165,51 +171,106 @@ def _nobody(*_: object) -> None:
     return None
 
 
-class _Exchange:
+class Exchange:
     """The exchange of lists of one kind."""
 
-    def __init__(self, arrays: Sequence[Array], names: Sequence[str], terms: Terms) -> None:
+    def __init__(self, kinds: Kinds, names: Sequence[str], terms: Terms) -> None:
         process_set = terms.process_set
         scales = (1.0 / terms.predivide, terms.predivide) if terms.op == Average else (1.0, 1.0)
         self._lock = threading.Lock()
-        self._arrays = _Arrays(arrays, names)
+        self._amid = False  # a step has begun, and has not ended
+        self._process_set = process_set
+        self._arrays = _Arrays(kinds, names)
         self._exchange = GradientExchange(
             self._arrays,
-            len(arrays),
+            len(kinds),
             group=lambda: process_set.group,
             op=engine_op(terms.op),
             prescale=scales[0],
             postscale=scales[1],
             passes=1,
             groups=terms.groups,
+            most=_most(kinds),
             policy=Policy(terms.way),
         )
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """A whole step."""
         with self._lock, adding_words():
-            self._arrays.fill(arrays)
+            self._check_ended()
+            # The last gradients of a model come first in backward, so these do here.
+            for index in reversed(range(len(arrays))):
+                self._arrays.give(index, arrays[index], lasts=True)
+            return self._reduced()
+
+    def begin(self) -> None:
+        """A step begins whose gradients come in parts."""
+        with self._lock:
+            self._check_ended()
+            self._amid = True
+
+    def give(self, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
+        """Gradients of the step that has begun, by number, which may travel at once. The arrays may change then."""
+        with self._lock, adding_words():
+            for index, array in zip(numbers, arrays, strict=True):
+                self._arrays.give(index, array, lasts=False)
+
+    def end(self) -> list[Array]:
+        """Ends the step that has begun, of which all gradients have come; returns the reduced ones."""
+        with self._lock, adding_words():
+            self._amid = False
+            return self._reduced()
+
+    def _reduced(self) -> list[Array]:
+        try:
             self._exchange.synchronize()
             return self._arrays.take()
+        finally:
+            self._arrays.drop()
+
+    def _check_ended(self) -> None:
+        """The other ranks wait for what is missing of a step that has not ended, and would take this one's for it."""
+        if self._amid:
+            group: Group = self._process_set.group
+            group.session.abort(
+                f"rank {group.native.ranks[group.rank]} began a step while another one with the same gradients had "
+                "not ended: that one has failed, or runs in another thread. Some of its gradients have been sent, and "
+                "the other ranks wait for the rest. End the program when a step fails, and run one step at a time"
+            )
+            group.session.check()
 
 
-_exchanges: weakref.WeakKeyDictionary[Group, dict[Any, _Exchange]] = weakref.WeakKeyDictionary()
+def _most(kinds: Kinds) -> int:
+    """Bytes of a bucket: many buckets, so that some travel while gradients of the next ones are computed."""
+    total = sum(math.prod(shape) * int(dtype.itemsize) for shape, dtype in kinds)
+    return min(max(total // _BUCKETS, FIRST_BUCKET_BYTES), BUCKET_BYTES)
+
+
+_exchanges: weakref.WeakKeyDictionary[Group, dict[Any, Exchange]] = weakref.WeakKeyDictionary()
+
+
+def exchange_of(kinds: Kinds, names: Sequence[str], terms: Terms) -> Exchange:
+    """That of lists of these shapes and dtypes; every rank of the process set asks for it, and ``op`` is not Adasum.
+
+    ``names``: for errors and the timeline, all "" if some are not known.
+    """
+    key = kinds, tuple(names), terms.op, terms.predivide, terms.way, terms.groups
+    known = _exchanges.setdefault(terms.process_set.group, {})
+    found = known.get(key)
+    if found is None:
+        found = known[key] = Exchange(kinds, names, terms)
+    return found
 
 
 def reduce_gradients(arrays: Sequence[Array], names: Sequence[str], terms: Terms) -> list[Array]:
     """Reduces a list of gradients over the process set; every rank of it calls this. Returns new arrays.
 
-    ``names``: for errors and the timeline, all "" if some are not known. Raises Mismatch where ranks bring lists that
-    differ, another SlipstreamError when the job has failed.
+    ``names``: as for `exchange_of`. Raises Mismatch where ranks bring lists that differ, another SlipstreamError when
+    the job has failed.
     """
     if not arrays:
         return []
     if terms.op == Adasum:
         given = starting.grouped_all_reduce(arrays, None, Adasum, 1.0, 1.0, terms.process_set)
         return given.wait()  # type: ignore[no-any-return]
-    kinds = tuple((one.shape, one.dtype) for one in arrays)
-    key = kinds, tuple(names), terms.op, terms.predivide, terms.way, terms.groups
-    known = _exchanges.setdefault(terms.process_set.group, {})
-    found = known.get(key)
-    if found is None:
-        found = known[key] = _Exchange(arrays, names, terms)
-    return found(arrays)
+    return exchange_of(tuple((one.shape, one.dtype) for one in arrays), names, terms)(arrays)

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from slipstream._core import address_of
 from slipstream.base.dtypes import DType, from_numpy, to_numpy
 
-__all__ = ["ALIGNMENT", "Array", "code_of", "dtype_of", "factor_for", "is_aligned", "new_array"]
+__all__ = [
+    "ALIGNMENT",
+    "Array",
+    "code_of",
+    "code_of_dtype",
+    "dtype_of",
+    "factor_for",
+    "is_aligned",
+    "new_array",
+]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -38,10 +47,15 @@ def is_aligned(array: Array) -> bool:
 
 def code_of(array: Array) -> DType:
     """The engine's code of an array's dtype; ValueError if it has none."""
+    return code_of_dtype(array.dtype)
+
+
+def code_of_dtype(dtype: Any) -> DType:
+    """The engine's code of a NumPy dtype; ValueError if it has none."""
     try:
-        return from_numpy(array.dtype)
+        return from_numpy(dtype)
     except TypeError as error:
-        raise ValueError(f"Tensor type {array.dtype.name} is not supported.") from error
+        raise ValueError(f"Tensor type {dtype.name} is not supported.") from error
 
 
 def dtype_of(code: int) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of TensorFlow's variables, reduced together once a tape or an optimizer has all of them."""
+"""Gradients of TensorFlow's variables, reduced together: what a tape or an optimizer has, of one step."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average
 from slipstream.faces.tensorflow.bridge import run
 from slipstream.faces.tensorflow.native import all_reduce_call
+from slipstream.faces.tensorflow.parts import reduced_in_parts
 from slipstream.faces.tensorflow.reductions import grouped_allreduce
 from slipstream.faces.tensorflow.xla import called, is_compiling, refuse
 from slipstream.gradients.compression import Cast, Wire
@@ -71,7 +72,8 @@ class ReduceGradients:
         sparse = [i for i, one in enumerate(results) if _is_sparse(one)]
         dense = [i for i, one in enumerate(results) if one is not None and i not in sparse]
         if dense:
-            reduced = self._reduce([results[i] for i in dense], [variables[i] for i in dense])
+            others = [part for i in sparse for part in (results[i].values, results[i].indices)]
+            reduced = self._reduce([results[i] for i in dense], [variables[i] for i in dense], others)
             for i, one in zip(dense, reduced, strict=True):
                 results[i] = one
         if sparse:
@@ -81,20 +83,24 @@ class ReduceGradients:
                 results[i] = one
         return results
 
-    def _reduce(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+    def _reduce(self, grads: list[Any], variables: list[Any], others: list[Any]) -> list[Any]:
         contexts: list[Any] = []
         if self._compressor is not None:
             small = [self._compressor.compress(one) for one in grads]
             grads, contexts = [one for one, _ in small], [ctx for _, ctx in small]
         grads = [tf.convert_to_tensor(one) for one in grads]
-        found = self._by_xla(grads) if is_compiling() else self._by_python(grads, variables)
+        found = self._by_xla(grads) if is_compiling() else self._by_python(grads, variables, others)
         if self._compressor is None:
             return found
         return [self._compressor.decompress(one, ctx) for one, ctx in zip(found, contexts, strict=True)]
 
-    def _by_python(self, grads: list[Any], variables: list[Any]) -> list[Any]:
+    def _by_python(self, grads: list[Any], variables: list[Any], others: list[Any]) -> list[Any]:
         names = gradients.names_of(variables)
         terms = self._terms.with_groups(gradients.groups_of(self._groups, variables))
+
+        found = reduced_in_parts(grads, names, terms, others)
+        if found is not None:
+            return found
 
         def work(*arrays: Any) -> list[Any]:
             return gradients.reduce_gradients(arrays, names, terms)

@@ -14,9 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from slipstream.faces.tensorflow import gates
 from slipstream.faces.tensorflow.operations import apply_operation
 
-__all__ = ["CALL", "after_latest", "count_runs"]
+__all__ = ["CALL", "after_latest", "behind_latest", "count_runs"]
 
 CALL = "slipstream_call"
 """What the nodes are called that run Python."""
@@ -40,15 +41,30 @@ def count_runs() -> None:
 
 @contextlib.contextmanager
 def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
-    """Within it nodes of a function run after the latest operation; takes the node after which the next one may run."""
-    if not graph.building_function or graph._get_control_flow_context() is not None:
+    """Within it nodes of a function run after the latest operation; takes the node after which the next one may run.
+
+    Compute that was added to the function since a SlipstreamStart waits for that (`gates`).
+    """
+    if not _is_of_function(graph):
         yield lambda node: None
         return
     _install()
     spans = getattr(graph, _SPANS, [])
+    if spans and spans[-1][2].type == "SlipstreamStart" and gates.are_needed():
+        gates.hold_back_later(graph, spans[-1][2])
     begin = len(graph.get_operations())
-    with graph.control_dependencies([spans[-1][2]] if spans else []):
+    with behind_latest(graph):
         yield lambda node: setattr(graph, _SPANS, [*spans, (begin, len(graph.get_operations()), node)])
+
+
+def behind_latest(graph: Any) -> Any:
+    """The same for nodes that belong to an operation which is added after them."""
+    spans = getattr(graph, _SPANS, []) if _is_of_function(graph) else []
+    return graph.control_dependencies([spans[-1][2]] if spans else [])
+
+
+def _is_of_function(graph: Any) -> bool:
+    return bool(graph.building_function) and graph._get_control_flow_context() is None
 
 
 def _install() -> None:
@@ -89,7 +105,7 @@ def _complete(graph: Any) -> None:
     """Puts in order what the graph has got since it was last called."""
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
-    if tf.executing_eagerly() or not graph.building_function or graph._get_control_flow_context() is not None:
+    if tf.executing_eagerly() or not _is_of_function(graph):
         return
     ordered = getattr(graph, _ORDERED, None) or _Ordered()
     setattr(graph, _ORDERED, ordered)
