@@ -1,5 +1,6 @@
 #include "mpi_trampoline/shared_collectives.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -130,14 +131,14 @@ class Shared {
 }  // namespace
 
 std::string described(const slipstream_call& call) {
-  const char* name = "barrier()";
-  bool reduces = true;
-  if (call.collective == SLIPSTREAM_ALL_REDUCE) name = "all_reduce";
-  if (call.collective == SLIPSTREAM_REDUCE_SCATTER) name = "reduce_scatter";
-  if (call.collective == SLIPSTREAM_ALL_GATHER) name = "all_gather", reduces = false;
+  static constexpr const char* kNames[] = {"nothing",    "all_reduce", "reduce_scatter", "all_gather",
+                                           "broadcast",  "reduce",     "gather",         "scatter",
+                                           "all_to_all", "send",       "recv",           "barrier"};
+  const std::string name = kNames[call.collective];
   if (call.collective == SLIPSTREAM_BARRIER) return name;
-  return std::string(name) + "(" + name_of(static_cast<DType>(call.dtype)) + ", " + std::to_string(call.count) +
-         " elements" + (reduces ? std::string(", op=") + name_of(static_cast<Op>(call.op)) : "") + ")";
+  const bool reduces = call.collective <= SLIPSTREAM_REDUCE_SCATTER || call.collective == SLIPSTREAM_REDUCE;
+  return name + "(" + name_of(static_cast<DType>(call.dtype)) + ", " + std::to_string(call.count) + " elements" +
+         (reduces ? std::string(", op=") + name_of(static_cast<Op>(call.op)) : "") + ")";
 }
 
 bool agree(const slipstream_call& one, const slipstream_call& other) {
@@ -149,7 +150,9 @@ int run_for_all(const slipstream_api& api, slipstream_group* group, const Layout
                 const std::vector<const slipstream_call*>& calls, const char* function,
                 const std::string& missing) noexcept {
   Shared shared(api, group, layout, calls, function, missing);
-  switch (calls.front()->collective) {
+  // Blocks of different lengths are no collective of JAX's.
+  const bool known = std::ranges::none_of(calls, [](auto* call) { return call->counts; });
+  switch (known ? calls.front()->collective : 0) {
     case SLIPSTREAM_ALL_REDUCE:
       return shared.all_reduce();
     case SLIPSTREAM_ALL_GATHER:
@@ -159,8 +162,10 @@ int run_for_all(const slipstream_api& api, slipstream_group* group, const Layout
     case SLIPSTREAM_BARRIER:
       return shared.run();
     default:
-      return fail(MPI_ERR_UNSUPPORTED_OPERATION,
-                  std::string(function) + " is not supported where a process has several devices");
+      return fail(
+          MPI_ERR_UNSUPPORTED_OPERATION,
+          std::string(function) +
+              " is not supported where a process has several devices: use JAX's own collectives there, or one device");
   }
 }
 
