@@ -33,6 +33,12 @@ TCP_CHUNK = 256 << 10
 _CHAIN_CHUNKS = (16 << 10, 32 << 10, 64 << 10, 128 << 10, TCP_CHUNK)
 # Far pairs cross the whole network at once; a ring only ever loads neighbours. Short messages fit into its queues.
 CONGESTION = 1.2
+# Partners that halve send each other half of the data in one burst. In labs of 8 and 16 hosts 512 KiB took 1.3 and 1.6
+# times as long as its bytes, 1 MiB 1.6 and 1.9; a ring 1.02 to 1.07.
+_BURSTS = 1.5
+# All send to one port at once: so many bytes, and how many times as long they take. With 16 hosts 256 and 512 KiB took
+# 1.2 and 1.35 times as long as the bytes, 1 MiB 5.5; with 8 hosts 1 MiB 1.2, 4 MiB 2.9.
+_INCAST = ((512 << 10, 3.0), (192 << 10, 1.3))
 # At a port of a double tree two senders meet at times. In labs of 8 and 16 hosts 1 MiB took 0.75 to 1 of a chain's.
 # (`predict.virtual_time` finds twice the bytes, as a message that waits for one port keeps another one there.)
 _TURNS = CONGESTION
@@ -85,6 +91,17 @@ def _congestion(s: Shape, m: float) -> float:
     return CONGESTION if s.hosts > 1 and m / s.size > QUEUED_BYTES else 1.0
 
 
+def _bursts(s: Shape, m: float) -> float:
+    """The same if each rank halves ``m`` bytes with partners."""
+    return _BURSTS if s.hosts > 1 and m / 2 > QUEUED_BYTES else 1.0
+
+
+def _incast(s: Shape, m: float) -> float:
+    """The same if all ranks send each other their parts of ``m`` bytes at once."""
+    at_port = m * (s.size - s.local) / s.size
+    return next((times for least, times in _INCAST if s.hosts > 1 and at_port > least), 1.0)
+
+
 Cost = Callable[[Shape, float, int], float]  # (shape, bytes, bytes of a chunk) -> seconds
 
 
@@ -113,7 +130,7 @@ def _halving_doubling(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (power - 1) / power + (0 if power == s.size else 2 * m)
     crossing = moved if s.local == 1 else 2 * m * s.local
     folds = 0 if power == s.size else 2 * s.outer  # once, not in each direction
-    return 2 * _doubling_latency(s) - folds + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+    return 2 * _doubling_latency(s) - folds + _bursts(s, m) * s.transfer(moved, crossing, moved / 2)
 
 
 def _ring(s: Shape, m: float, chunk: int) -> float:
@@ -125,6 +142,12 @@ def _direct(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (s.size - 1) / s.size
     crossing = 2 * m * s.local * (s.size - s.local) / s.size
     return 2 * s.all_pairs() + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+
+
+def _direct_reduce(s: Shape, m: float, chunk: int) -> float:
+    moved = 2 * m * (s.size - 1) / s.size
+    crossing = 2 * m * s.local * (s.size - s.local) / s.size
+    return 2 * s.all_pairs() + _incast(s, m) * s.transfer(moved, crossing, moved / 2)
 
 
 def _within(s: Shape) -> float:
@@ -147,7 +170,7 @@ def _hierarchical_halving(s: Shape, m: float, chunk: int) -> float:
     across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
     rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
     return (
-        _within(s) + rounds * _round_of_shards(s) + _congestion(s, m) * s.transfer(within, across, within / 2)
+        _within(s) + rounds * _round_of_shards(s) + _bursts(s, m) * s.transfer(within, across, within / 2)
     )
 
 
@@ -234,7 +257,7 @@ def _halving_gather(s: Shape, m: float, chunk: int) -> float:
     moved = 2 * m * (power - 1) / power + folded
     crossing = moved if s.local == 1 else 2 * m * s.local
     folds = s.outer if folded else 0.0  # only on the way to the root
-    bytes_alone = _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+    bytes_alone = _bursts(s, m) * s.transfer(moved, crossing, moved / 2)
     # Ranks wait for each other when they halve, so that calls do not overlap.
     return 2 * _doubling_latency(s) - 3 * folds + bytes_alone
 
@@ -267,7 +290,7 @@ MANY_HOSTS: dict[str, dict[str, Cost]] = ONE_HOST | {
     },
     "all_reduce": {
         "recursive_doubling": _recursive_doubling,
-        "direct": _direct,
+        "direct": _direct_reduce,
         "ring": _ring,
         "halving_doubling": _halving_doubling,
         "hierarchical": _hierarchical,
