@@ -21,10 +21,10 @@ constexpr double kEndless = 1e9;  // seconds: as long as the others go on withou
 constexpr const char* kQuestion = "slipstream: the next operation of a TensorFlow graph";
 constexpr const char* kExplanation = "slipstream: what the next operation of a TensorFlow graph is";
 constexpr const char* kJoin = "join (it takes part in what the others start)";
-constexpr const char* kFlush = "what comes after an operation that the ranks called differently";
-constexpr const char* kGivenUp =
-    ", which this rank has given up, as that step has failed; on another rank it belongs to "
-    "another step (where a step fails on some ranks alone, the program has to end)";
+constexpr const char* kApart =
+    ": other ranks run its function once more already, as a step of theirs has failed, so this one fails as well. All "
+    "ranks must call the same functions equally often";
+constexpr const char* kFlush = "what comes after a step that failed";
 
 std::atomic<Opener> opener{nullptr};
 std::atomic<bool> joining{false};
@@ -58,7 +58,7 @@ struct Line::Entry {
     operation,
     joined,    // this rank has
     flushing,  // it waits for all ranks to do so
-    stale      // another operation of its step has failed: only its question has to be answered
+    stale      // it has failed, or is asked about anew: only its question has to be answered
   };
 
   explicit Entry(Kind of_kind, std::shared_ptr<Ticket> of = nullptr) : kind(of_kind), ticket(std::move(of)) {}
@@ -94,8 +94,8 @@ void Line::start(std::shared_ptr<Ticket> ticket) {
       ended.push_back({ticket, kNone, SLIPSTREAM_INVALID,
                        ticket->label + " was started while another thread of this rank waits in join: the other ranks "
                                        "go on without it. Call join after all operations"});
-    } else if (std::find(ended_steps_.begin(), ended_steps_.end(), ticket->step) != ended_steps_.end()) {
-      ended.push_back({ticket, kNone, SLIPSTREAM_ABORTED, "another operation of this step has failed"});
+    } else if (const std::string* const problem = why_ended(ticket->step)) {
+      ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, *problem});
     } else {
       entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, std::move(ticket)));
       if (state_ == State::open && has_ended(*operations_->session)) gone = close();
@@ -163,6 +163,7 @@ void Line::forget() {
     const std::lock_guard lock(mutex_);
     if (state_ == State::open) gone = close();
   }
+  forget_runs();
   for (slipstream_group* const one : gone) api().group_release(one);
 }
 
@@ -170,7 +171,10 @@ void Line::forget() {
 std::array<slipstream_group*, 2> Line::close() {
   state_ = State::closed;
   ++opening_;
-  forget_runs();
+  // In the next job all ranks begin at the same place.
+  std::erase_if(entries_, [](const auto& entry) {
+    return entry->at == Entry::At::waits && entry->kind == Entry::Kind::flushing;
+  });
   return {std::exchange(operations_, nullptr), std::exchange(questions_, nullptr)};
 }
 
@@ -264,7 +268,7 @@ bool Line::take_first(std::vector<Ended>& ended) {
   } else if (entry->kind == Entry::Kind::stale) {
     entries_.pop_front();
   } else if (entry->at == Entry::At::explained) {
-    follow(*entry, ended);
+    follow(entry, ended);
   } else {
     judge(entry, ended);
   }
@@ -280,17 +284,22 @@ void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended)
       entry->at = Entry::At::waits;  // once more
     else
       entries_.pop_front();
+  } else if (asked[kFlushing] != 0) {  // it cannot be: all ranks flush after the same operation
+    entries_.pop_front();
+    const std::string text = "ranks disagree about what comes after an operation that failed";
+    api().abort(operations_, text.c_str());
+    if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, SLIPSTREAM_INTERNAL, text});
   } else if (!operations) {
     entries_.pop_front();  // all ranks have joined
-  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse]) {
+  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse] && asked[kRun] == ~asked[kInverseRun]) {
     entries_.pop_front();
-    begin_agreed(*entry, ended);
+    begin(entry->ticket, ended);
   } else {
     explain(entry);
   }
 }
 
-// Some rank has joined, or calls something else.
+// Some rank has joined, or calls something else, or the same in another run.
 void Line::explain(const std::shared_ptr<Entry>& entry) {
   const auto ranks = static_cast<size_t>(api().group_size(operations_));
   const auto rank = static_cast<size_t>(api().group_rank(operations_));
@@ -319,49 +328,64 @@ void Line::explain(const std::shared_ptr<Entry>& entry) {
 }
 
 // What the first entry is, all ranks know.
-void Line::follow(Entry& entry, std::vector<Ended>& ended) {
+void Line::follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
   std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
   api().group_ranks(operations_, ranks.data());
-  const std::string problem = entry.explanation->problem(ranks);
-  if (entry.kind == Entry::Kind::joined) {
+  const Explanation& known = *entry->explanation;
+  const uint64_t latest = entry->asked[kRun];
+  const bool apart = latest != ~entry->asked[kInverseRun];
+  const std::string problem = apart ? "" : known.problem(ranks);
+  if (entry->kind == Entry::Kind::joined) {
     times_helped.fetch_add(1);
-    if (problem.empty()) help(entry, ended);
-    entry.explanation.reset();
-    entry.at = Entry::At::waits;  // for the next one
+    if (!apart && problem.empty()) help(*entry, ended);
+    entry->at = Entry::At::waits;  // for the next one
+  } else if (apart && entry->ticket->run == latest) {
+    entry->at = Entry::At::waits;  // for what the others start in the same run
   } else {
     entries_.pop_front();
-    if (problem.empty()) {
-      begin_agreed(entry, ended);
+    if (problem.empty() && !apart) {
+      begin(entry->ticket, ended);
     } else {
-      end_step(*entry.ticket);
-      ended.push_back({entry.ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+      const std::string text = apart ? entry->ticket->label + kApart : problem;
+      end_step(*entry->ticket, text);
+      ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, text});
     }
   }
-  if (!problem.empty()) flush(problem, ended);
+  entry->explanation.reset();
+  if (apart || !problem.empty()) come_together(problem, ended);
 }
 
-// Fails what is in the line, and has all ranks come to the same place: see above.
-void Line::flush(const std::string& problem, std::vector<Ended>& ended) {
-  std::deque<std::shared_ptr<Entry>> asked;
-  const bool joined = has_joined();
+// Has all ranks come to the same place: see above. Operations fail with `problem`; without one they are asked about
+// anew.
+void Line::come_together(const std::string& problem, std::vector<Ended>& ended) {
+  std::deque<std::shared_ptr<Entry>> before, behind;
   for (const std::shared_ptr<Entry>& entry : entries_) {
-    if (entry->ticket != nullptr) {
-      end_step(*entry->ticket);
-      ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+    const std::shared_ptr<Ticket> ticket = std::move(entry->ticket);
+    if (ticket != nullptr && !problem.empty()) {
+      end_step(*ticket, problem);
+      ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+    } else {
+      behind.push_back(std::make_shared<Entry>(entry->kind, ticket));
     }
     entry->kind = Entry::Kind::stale;
-    if (entry->at != Entry::At::waits) asked.push_back(entry);
+    if (entry->at != Entry::At::waits) before.push_back(entry);
   }
-  entries_ = std::move(asked);
+  entries_ = std::move(before);
   entries_.push_back(std::make_shared<Entry>(Entry::Kind::flushing));
-  if (joined) entries_.push_back(std::make_shared<Entry>(Entry::Kind::joined));
+  entries_.insert(entries_.end(), behind.begin(), behind.end());
 }
 
 // What is still to be started of it, does not start: TensorFlow cancels the step a moment later.
-void Line::end_step(Ticket& ticket) {
-  if (std::find(ended_steps_.begin(), ended_steps_.end(), ticket.step) != ended_steps_.end()) return;
-  ended_steps_.push_back(ticket.step);
+void Line::end_step(const Ticket& ticket, const std::string& problem) {
+  if (why_ended(ticket.step) != nullptr) return;
+  ended_steps_.emplace_back(ticket.step, problem);
   if (ended_steps_.size() > kEndedSteps) ended_steps_.pop_front();
+}
+
+const std::string* Line::why_ended(int64_t step) const {
+  const auto found =
+      std::find_if(ended_steps_.begin(), ended_steps_.end(), [&](const auto& one) { return one.first == step; });
+  return found == ended_steps_.end() ? nullptr : &found->second;
 }
 
 // The part of a rank that has joined. The others count on it.
@@ -372,20 +396,6 @@ void Line::help(const Entry& entry, std::vector<Ended>& ended) {
   } catch (const std::exception& error) {
     api().abort(operations_,
                 ("a rank that has joined could not take part in " + known.label() + ": " + error.what()).c_str());
-  }
-}
-
-// In a rank that has given it up, an operation has another name: where some have not, the engine ends the job.
-void Line::begin_agreed(const Entry& entry, std::vector<Ended>& ended) {
-  const std::shared_ptr<Ticket>& ticket = entry.ticket;
-  if (!ticket->given_up() || entry.asked[kRun] == ~entry.asked[kInverseRun]) {
-    begin(ticket, ended);
-    return;
-  }
-  try {
-    begin(neutral_ticket(ticket->form, ticket->label + kGivenUp), ended);
-  } catch (const std::exception& error) {
-    api().abort(operations_, (ticket->label + kGivenUp + ": " + error.what()).c_str());
   }
 }
 

@@ -1,6 +1,6 @@
 // Operations that all ranks start in one order, on groups of their own.
 //
-// Before an operation begins, the ranks ask each other which one it is: 32 bytes of each, in one all-reduce. So a rank
+// Before an operation begins, the ranks ask each other which one it is: 56 bytes of each, in one all-reduce. So a rank
 // that has joined (it has no more batches) finds out that the others start one, and which: it takes part without data.
 // Only if one has joined, or the ranks differ, they tell each other more, in an all-gather. Questions run ahead of
 // operations: they have a group of their own.
@@ -9,8 +9,9 @@
 // step at another place on each rank, so some have asked about more operations of it than others. Each rank fails what
 // it has in its line, and asks with `flushing` from then on, until all ranks do: then all are at the same place again.
 //
-// A step may also fail for another reason, while operations of it wait for other ranks. Where these start them in the
-// same run of their functions, this rank takes part with its data. If it is another run there, the job ends.
+// A step may also fail for another reason, while operations of it wait for other ranks. If these start them in the same
+// run of their function (runs.h), this rank takes part with its data. If ranks ask in different runs, those in the
+// latest one wait for the others, whose steps fail until they are in the same.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "capi/handle.h"
@@ -73,12 +75,12 @@ class Line {
   bool take_first(std::vector<Ended>& ended);
   void judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void explain(const std::shared_ptr<Entry>& entry);
-  void follow(Entry& entry, std::vector<Ended>& ended);
+  void follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void help(const Entry& entry, std::vector<Ended>& ended);
-  void flush(const std::string& problem, std::vector<Ended>& ended);
-  void end_step(Ticket& ticket);
+  void come_together(const std::string& problem, std::vector<Ended>& ended);
+  void end_step(const Ticket& ticket, const std::string& problem);
+  const std::string* why_ended(int64_t step) const;
   void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
-  void begin_agreed(const Entry& entry, std::vector<Ended>& ended);
   bool has_joined() const;
   std::array<slipstream_group*, 2> close();
 
@@ -87,8 +89,8 @@ class Line {
   State state_ = State::closed;
   std::deque<std::shared_ptr<Entry>> entries_;  // not begun
   slipstream_group *operations_ = nullptr, *questions_ = nullptr;
-  uint64_t opening_ = 0;             // how often it was opened
-  std::deque<int64_t> ended_steps_;  // the latest, with an operation that the ranks called differently
+  uint64_t opening_ = 0;                                     // how often it was opened
+  std::deque<std::pair<int64_t, std::string>> ended_steps_;  // the latest, and why
 };
 
 // The line of this name; made at the first call.

@@ -63,6 +63,7 @@ struct Start {
   Fields fields{};
   std::string line, what;  // what errors call it
   std::string place;       // in the program
+  std::string function;    // whose runs are counted (runs.h); empty: none
 };
 
 std::string text_of(Construction* construction, const char* attribute, const Outcome& outcome) {
@@ -82,6 +83,7 @@ void* create_start(Construction* construction) {
   node->line = text_of(construction, "line", outcome);
   node->what = text_of(construction, "what", outcome);
   node->place = text_of(construction, "place", outcome);
+  node->function = text_of(construction, "function", outcome);
   if (!outcome.ok()) tf.construction_failed(construction, outcome.get());
   return node.release();
 }
@@ -125,7 +127,7 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   const auto ticket = std::make_shared<Ticket>(&tf);
   ticket->what = node.what;
   ticket->step = tf.step(context);
-  ticket->run = run_of(ticket->step);
+  if (!node.function.empty()) ticket->run = run_of(node.function, ticket->step);
   std::vector<lines::Operand> operands(static_cast<size_t>(tf.inputs(context)));
   for (size_t i = 0; i < operands.size(); ++i)
     if (!take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
@@ -170,8 +172,8 @@ void infer(ShapeContext* context, Status* status) {
 
 void add_start(const Outcome& outcome) {
   OpBuilder* const op = tf.new_op(kStart);
-  for (const char* text :
-       {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string", "place: string = ''"})
+  for (const char* text : {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string",
+                           "place: string = ''", "function: string = ''"})
     tf.add_attribute(op, text);
   tf.add_input(op, "inputs: T");
   tf.add_output(op, "ticket: int64");

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "tensorflow/abi.h"
 
 namespace slipstream::tensorflow {
 
-// The number of the run that has this step of TensorFlow's: a new one at the first call.
-uint64_t run_of(int64_t step);
+// The number of the run of a function that has this step of TensorFlow's: a new one at the first call.
+uint64_t run_of(const std::string& function, int64_t step);
 // The process has left the job: ranks that come new begin to count, so all of them do.
 void forget_runs();
 

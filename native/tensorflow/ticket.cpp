@@ -78,11 +78,6 @@ bool Ticket::has_failed() {
   return over_ && end_.code != kOk;
 }
 
-void Ticket::dropped() {
-  const std::lock_guard lock(mutex_);
-  if (!awaited_ && !over_) give_up();
-}
-
 uint64_t Ticket::digest() const { return lines::digest_of(form + title); }
 
 void Ticket::release() {
@@ -108,14 +103,11 @@ std::shared_ptr<Ticket> ticket_of(int64_t number) {
 void forget_ticket(int64_t number) {
   Given& all = given();
   std::shared_ptr<Ticket> gone;  // its end may free tensors, which may free tickets
-  {
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.tickets.find(number);
-    if (found == all.tickets.end()) return;
-    gone = std::move(found->second);
-    all.tickets.erase(found);
-  }
-  gone->dropped();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.tickets.find(number);
+  if (found == all.tickets.end()) return;
+  gone = std::move(found->second);
+  all.tickets.erase(found);
 }
 
 }  // namespace slipstream::tensorflow

@@ -1,7 +1,6 @@
 // An operation of a graph between the node that starts it and the one that waits for it.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,7 +30,7 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   ~Ticket() override { release(); }
 
   int64_t step = 0;  // TensorFlow's number for the run that it belongs to
-  uint64_t run = 0;  // how many there have been (runs.h)
+  uint64_t run = 0;  // of its function (runs.h)
   // References that live as long as the engine reads and writes.
   std::vector<Tensor*> held;
 
@@ -45,11 +44,6 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   // Of one that has ended.
   const End& outcome() const { return end_; }
   bool has_failed();
-  // Its step ends without it: an error of another operation has cancelled the step, or the graph does not wait for it.
-  void give_up() { given_up_.store(true, std::memory_order_release); }
-  bool given_up() const { return given_up_.load(std::memory_order_acquire); }
-  // Nobody can wait for it any more.
-  void dropped();
   // Of all that the ranks have to agree about.
   uint64_t digest() const;
 
@@ -61,7 +55,6 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   std::mutex mutex_;
   size_t ended_ = 0;
   bool over_ = false, awaited_ = false;
-  std::atomic<bool> given_up_{false};
   End end_;
   std::function<void()> after_;
 };

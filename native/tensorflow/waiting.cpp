@@ -36,8 +36,8 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
   Waiter(const Waiter&) = delete;
 
   void wait_for(const std::shared_ptr<Ticket>& ticket) {
-    if (!watch_.begin(context_, [self = shared_from_this(), ticket] { self->cancelled(*ticket); })) {
-      cancelled(*ticket);
+    if (!watch_.begin(context_, [self = shared_from_this()] { self->cancelled(); })) {
+      cancelled();
       return;
     }
     if (ticket->when_done([self = shared_from_this(), of = ticket.get()] { self->over(*of); })) return;
@@ -49,9 +49,8 @@ class Waiter : public std::enable_shared_from_this<Waiter> {
     end([&] { pass_on(ticket); });
   }
 
-  void cancelled(Ticket& ticket) {
+  void cancelled() {
     if (taken_.exchange(true)) return;
-    ticket.give_up();
     fail(context_, kCancelled, "the step was cancelled while it waited for other ranks");
     std::exchange(done_, nullptr)();
   }

@@ -169,9 +169,7 @@ def _hierarchical_halving(s: Shape, m: float, chunk: int) -> float:
     power = power_of_two_below(s.hosts)
     across = 2 * m * (power - 1) / power + (0 if power == s.hosts else 2 * m)
     rounds = 2 * _rounds(power) + (0 if power == s.hosts else 2)
-    return (
-        _within(s) + rounds * _round_of_shards(s) + _bursts(s, m) * s.transfer(within, across, within / 2)
-    )
+    return _within(s) + rounds * _round_of_shards(s) + _bursts(s, m) * s.transfer(within, across, within / 2)
 
 
 def _ring_half(s: Shape, m: float, chunk: int) -> float:

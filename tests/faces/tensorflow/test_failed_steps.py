@@ -69,18 +69,61 @@ def checked(x: Any, before: Any, after: Any) -> Any:
 
 
 def check_another_run() -> None:
-    """A rank has given up an operation that another one has never started: a later one of that rank is not the same."""
+    """What a rank has given up, and another one has never started, does not meet a later step of that rank."""
     yes, no = tf.constant(True), tf.constant(False)
-    np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
-    if hvd.rank() == 0:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="after"):
-            checked(tf.fill([2], 100.0), yes, no)
-    else:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="before"):
-            checked(tf.fill([2], 100.0), no, yes)
-    hvd.barrier()
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0.*given up, as that step has failed"):
-        checked(tf.ones(2), yes, yes)
+    for turn in range(6):
+        np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
+        if hvd.rank() == turn % hvd.size():
+            with pytest.raises(tf.errors.InvalidArgumentError, match="after"):
+                checked(tf.fill([2], 100.0), yes, no)
+        else:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="before"):
+                checked(tf.fill([2], 100.0), no, yes)
+        if turn % 2:
+            hvd.barrier()
+
+
+def check_other_lines() -> None:
+    """Operations with a name, which wait by themselves when another one of their step fails."""
+
+    @tf.function
+    def step(turn: Any, bad: Any, number: Any) -> Any:
+        first = hvd.allreduce(bad, op=hvd.Sum)
+        slow = tf.reduce_sum(tf.ones([128, 128]) @ tf.ones([128, 128])) * 0 if hvd.rank() else 0.0
+        named = [hvd.allreduce(tf.fill([2], turn + i) + slow, op=hvd.Sum, name=f"line {i}") for i in range(3)]
+        return [first, hvd.allreduce(tf.debugging.check_numerics(number, "no number"), op=hvd.Sum), *named]
+
+    for turn in range(15):
+        bad = tf.ones([3 + (hvd.rank() if turn % 3 == 1 else 0)])
+        number = tf.constant(np.nan if turn % 3 == 2 else 1.0)
+        if turn % 3:
+            with pytest.raises((tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError)) as caught:
+                step(float(turn), bad, number)
+            assert "Mismatched allreduce" in str(caught.value) or "no number" in str(caught.value)
+            continue
+        for i, one in enumerate(step(float(turn), bad, number)[2:]):
+            np.testing.assert_array_equal(one.numpy(), np.full(2, (turn + i) * hvd.size()))
+
+
+def check_one_more() -> None:
+    """One rank starts an operation more than the others in a step: later steps are right, or they fail."""
+
+    @tf.function
+    def step(turn: Any, more: Any) -> Any:
+        found = hvd.allreduce(tf.fill([2], turn), op=hvd.Sum)
+        if more:
+            hvd.allreduce(tf.fill([2], turn), op=hvd.Sum)
+        return found
+
+    failed = []
+    for turn in range(1, 9):
+        try:
+            found = step(float(turn), tf.constant(turn == 3 and hvd.rank() == 1))
+        except tf.errors.FailedPreconditionError:
+            failed.append(turn)
+            continue
+        np.testing.assert_array_equal(found.numpy(), np.full(2, turn * hvd.size()))
+    assert failed == ([3, 4] if hvd.rank() == 1 else [4])
 
 
 def check_the_same_run() -> None:
@@ -97,13 +140,19 @@ def check_the_same_run() -> None:
     np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
 
 
-@pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all, check_the_same_run])
+CHECKS = [
+    check_mismatch_amid_many,
+    check_failures_of_all,
+    check_the_same_run,
+    check_another_run,
+    check_other_lines,
+    check_one_more,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
 def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
-
-
-def test_another_run(two: Any) -> None:
-    two(check_another_run, dying=[0, 1])  # no job is left
 
 
 @pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all])

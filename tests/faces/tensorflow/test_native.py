@@ -20,7 +20,7 @@ tf = pytest.importorskip("tensorflow")
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
-from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
+from faces.tensorflow.conftest import NATIVE, WORKER  # noqa: E402
 from slipstream.faces.tensorflow.operations import apply_operation  # noqa: E402
 
 v1 = tf.compat.v1
@@ -259,13 +259,20 @@ def check_refused() -> None:
             line=line,
             what="",
             place="",
+            function="",
         )
         return raw("SlipstreamWait", ticket=ticket, results=results)
 
     @tf.function
     def of_no_set() -> Any:
         ticket, results = raw(
-            "SlipstreamStart", inputs=[tf.ones(2)], call=[1, 0, 0, 0, 0, 0], line="0: gone", what="", place=""
+            "SlipstreamStart",
+            inputs=[tf.ones(2)],
+            call=[1, 0, 0, 0, 0, 0],
+            line="0: gone",
+            what="",
+            place="",
+            function="",
         )
         return raw("SlipstreamWait", ticket=ticket, results=results)
 
@@ -283,7 +290,9 @@ def check_second_wait() -> None:
     @tf.function
     def twice(x: Any) -> Any:
         call = [1, 0, 0, 0, *np.array([1.0, 1.0]).view(np.int64).tolist()]
-        ticket, results = raw("SlipstreamStart", inputs=[x], call=call, line="all: twice", what="", place="")
+        ticket, results = raw(
+            "SlipstreamStart", inputs=[x], call=call, line="all: twice", what="", place="", function=""
+        )
         (first,) = raw("SlipstreamWait", ticket=ticket, results=results)
         (second,) = raw("SlipstreamWait", ticket=ticket, results=[results[0] + 1])
         return first, second
@@ -414,7 +423,7 @@ def test_a_step_that_is_cancelled(tensorflow_jobs: Any, session: bool) -> None:
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Ranks]:
     """A job of two ranks with a short limit of time."""
-    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET | {"SLIPSTREAM_TIMEOUT": "4"})
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=NATIVE | {"SLIPSTREAM_TIMEOUT": "4"})
     yield ranks
     ranks.stop()
 

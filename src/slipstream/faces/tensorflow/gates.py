@@ -81,6 +81,20 @@ class Nodes:
                 self._passed[place] = max((self._passed[one] for one in self._before[place]), default=-1)
         return self._passed[self.place(node)]
 
+    def varies(self, node: Any) -> bool:
+        """Whether what a node gives may differ from run to run: it depends on an argument, or on a state."""
+        todo, seen = [self.place(node)], set[int]()
+        while todo:
+            place = todo.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            one = self._nodes[place]
+            if one.type == "Placeholder" or _has_state(one):
+                return True
+            todo += self._before[place]
+        return False
+
     def hold_back(self, gates: Sequence[tuple[Any, int]], end: int) -> None:
         """Has compute wait for gates: that from behind the place of each one on, up to that of the next, or the end.
 

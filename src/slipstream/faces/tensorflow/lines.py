@@ -22,7 +22,7 @@ from slipstream.faces.tensorflow.operations import set_opener
 
 __all__ = ["line_of"]
 
-_KIND = "operation in graphs"  # of the requests
+_KIND = "start of operations in TensorFlow's graphs"  # of the requests
 _ALL = "all"
 
 

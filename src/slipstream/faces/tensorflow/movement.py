@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from slipstream.base.arguments import check_int, check_text
+from slipstream.base.arguments import as_int, check_int, check_text
 from slipstream.base.dtypes import WireType
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.collectives.interruption import whole
@@ -115,7 +115,7 @@ def grouped_allgather(
 
 def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSet) -> list[Any]:
     inputs = [as_tensor(one) for one in tensors]
-    name = name_in_graph(name, "allgather")
+    name = name_in_graph(name, "allgather", process_set)
 
     def work(*arrays: Any) -> Any:
         if len(arrays) == 1:
@@ -125,7 +125,7 @@ def _all_gather(tensors: Sequence[Any], name: str | None, process_set: ProcessSe
     def gradient(*dys: Any) -> Any:
         rows = [tf.shape(one)[:1] if one.shape.rank != 0 else tf.constant([1]) for one in inputs]
         shapes = [(dy.dtype, one.shape) for dy, one in zip(dys, inputs, strict=True)]
-        of_gradient = name_in_graph(None, "allgather_gradient")
+        of_gradient = name_in_graph(None, "allgather_gradient", process_set)
 
         def back(*arrays: Any) -> list[Any]:
             counts = [int(one.sum()) for one in arrays[len(dys) :]]
@@ -165,15 +165,16 @@ def broadcast(
     array([1], dtype=int32)
     """
     x = as_tensor(tensor)
+    root_rank = as_int(root_rank)  # also of a tensor, which `join` returns
     group = group_of(process_set)
     is_root = group.ranks[group.rank] == root_rank
-    name = name_in_graph(name, "broadcast")
+    name = name_in_graph(name, "broadcast", process_set)
 
     def work(array: Any) -> Any:
         return starting.broadcast([array], root_rank, name, process_set).wait()
 
     def gradient(dy: Any) -> Any:
-        of_gradient = name_in_graph(None, "broadcast_gradient")
+        of_gradient = name_in_graph(None, "broadcast_gradient", process_set)
 
         def back(array: Any) -> list[Any]:
             return [starting.all_reduce(array, of_gradient, Average, 1.0, 1.0, process_set).wait()]
@@ -208,7 +209,8 @@ def broadcast_(
     found = [getattr(one, "_value", one) if not isinstance(one, tf.Variable) else one for one in variables]
     if not found:
         return found
-    name = name_in_graph(name, "broadcast")
+    root_rank = as_int(root_rank)
+    name = name_in_graph(name, "broadcast", process_set)
     values = [tf.convert_to_tensor(one) for one in found]
 
     def work(*arrays: Any) -> Any:
@@ -261,7 +263,7 @@ def alltoall(
 
 
 def _all_to_all(x: Any, splits: Any, name: str | None, process_set: ProcessSet) -> tuple[Any, Any]:
-    name = name_in_graph(name, "alltoall")
+    name = name_in_graph(name, "alltoall", process_set)
 
     def work(array: Any, counts: Any) -> list[Any]:
         found, receive = starting.all_to_all(array, counts.tolist(), name, process_set).wait()

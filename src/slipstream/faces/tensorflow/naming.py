@@ -12,9 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Place", "in_session", "name_in_graph"]
+from slipstream.faces.horovod.process_sets import ProcessSet
 
-_NAMED = "_slipstream_named"  # of a function's graph: how many operations got a name
+__all__ = ["Place", "function_of", "in_session", "is_of_control_flow", "name_in_graph"]
+
+_NAMED = "_slipstream_named"  # of a function's graph: how many operations of each process set got a name
 
 
 class Place(str):
@@ -28,7 +30,7 @@ def in_session() -> bool:
     return not tf.executing_eagerly() and not tf.compat.v1.executing_eagerly_outside_functions()
 
 
-def name_in_graph(name: str | None, kind: str) -> str | None:
+def name_in_graph(name: str | None, kind: str, process_set: ProcessSet) -> str | None:
     """``name``, or if there is none, where the graph that is being built runs the operation; None outside of graphs.
 
     Ranks that build the operations of a ``kind`` in the same order, in the same name scopes, get the same names. A loop
@@ -38,19 +40,37 @@ def name_in_graph(name: str | None, kind: str) -> str | None:
         return name
     graph: Any = tf.compat.v1.get_default_graph()
     if not in_session():
-        return _place_in(graph)
+        return _place_in(graph, process_set)
     while (outer := getattr(graph, "outer_graph", None)) is not None:  # those of functions
         graph = outer
     return str(graph.unique_name(f"slipstream_{kind}"))
 
 
-def _place_in(graph: Any) -> Place:
-    number = getattr(graph, _NAMED, 0) + 1
-    setattr(graph, _NAMED, number)
+def is_of_control_flow(graph: Any) -> bool:
+    """Whether it is that of a branch, or of a loop."""
+    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+
+    return isinstance(graph, ControlFlowFuncGraph)
+
+
+def function_of(graph: Any) -> str:
+    """The function that a graph belongs to: the same on all ranks that trace the same program."""
+    while is_of_control_flow(graph) and getattr(graph.outer_graph, "building_function", False):
+        graph = graph.outer_graph
+    return _name_of(graph)
+
+
+def _name_of(graph: Any) -> str:
+    """Without TensorFlow's numbers: it counts all functions, on each rank its own."""
+    return re.sub(r"_[0-9]+", "", graph.name)
+
+
+def _place_in(graph: Any, process_set: ProcessSet) -> Place:
+    counts: dict[int | None, int] = getattr(graph, _NAMED, None) or {}
+    number = counts.get(process_set.process_set_id, 0) + 1  # ranks that are not in a set do not call its operations
+    setattr(graph, _NAMED, counts | {process_set.process_set_id: number})
     functions = []
     while getattr(graph, "building_function", False):
-        functions.append(
-            re.sub(r"_[0-9]+", "", graph.name)
-        )  # TensorFlow counts all functions, on each rank its own
+        functions.append(_name_of(graph))
         graph = graph.outer_graph
     return Place(f"operation {number} in {' in '.join(functions)}")

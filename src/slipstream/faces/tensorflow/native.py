@@ -21,9 +21,9 @@ from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
 from slipstream.faces.tensorflow.lines import line_of
-from slipstream.faces.tensorflow.naming import Place
+from slipstream.faces.tensorflow.naming import Place, function_of
 from slipstream.faces.tensorflow.operations import apply_operation
-from slipstream.faces.tensorflow.order import after_latest, count_runs
+from slipstream.faces.tensorflow.order import after_latest
 
 __all__ = ["Call", "all_reduce_call", "broadcast_call", "started"]
 
@@ -94,10 +94,16 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: b
     line = line_of(call.process_set, name)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     fields = [call.collective, call.op, call.root, call.wire, *scales]
-    count_runs()
     with after_latest(graph) as latest:
         ticket, results = apply(
-            "SlipstreamStart", name=None, inputs=list(inputs), call=fields, line=line, what=given, place=place
+            "SlipstreamStart",
+            name=None,
+            inputs=list(inputs),
+            call=fields,
+            line=line,
+            what=given,
+            place=place,
+            function=function_of(graph) if ordered else "",
         )
         latest(ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))

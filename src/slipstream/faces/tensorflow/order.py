@@ -1,42 +1,54 @@
 """The order of operations in functions: that of the program, on all ranks.
 
-TensorFlow orders what is stateful and takes no resource. It leaves a gap: a condition, a loop or a call of a function
-that takes a variable is not ordered with operations outside of it. So all that have operations of slipstream within are
-put in one order with these, once the graph of a function is complete. In a backward function TensorFlow orders nothing.
+TensorFlow orders nodes with a state that take no variable. It does not order a condition, a loop or a call of a
+function that takes a variable with them. So slipstream puts its operations, and whatever calls a function that has
+some, in one order. It does that when a function is complete, and when gradients were added to it: a backward function
+has no order by TensorFlow at all.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
+from tensorflow.python.ops import gradients_util
 
 from slipstream.faces.tensorflow import gates
+from slipstream.faces.tensorflow.naming import function_of, is_of_control_flow
 from slipstream.faces.tensorflow.operations import apply_operation
 
-__all__ = ["CALL", "after_latest", "behind_latest", "count_runs"]
+__all__ = ["CALL", "after_latest", "behind_latest"]
 
 CALL = "slipstream_call"
 """What the nodes are called that run Python."""
 
-_SPANS = (
-    "_slipstream_spans"  # of a graph: the nodes of its operations, by their numbers, and the last one of each
-)
 _ORDERED = "_slipstream_ordered"  # of a graph
-_has_operations: dict[
-    str, bool
-] = {}  # by the names of functions; an operation in a graph never loses its function
-_installed = False
-_counts_runs = False
 
 
-def count_runs() -> None:
-    """Has each function with operations whose graph is completed from now on count its runs (native/tensorflow)."""
-    global _counts_runs
-    _counts_runs = True
+@dataclass
+class _Ordered:
+    """What is known of a graph's order."""
+
+    # Of each operation: the numbers of its nodes, from and to, and the node after which the next operation may run.
+    spans: list[tuple[int, int, Any]] = field(default_factory=list)
+    nodes: int = 0  # how many are in order
+    latest: Any = None  # the last one of these that has, or calls, an operation
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class _Within:
+    """What a function has, with those that it calls."""
+
+    operations: bool = False
+    native: frozenset[str] = frozenset()  # the functions of native operations
 
 
 @contextlib.contextmanager
@@ -48,35 +60,113 @@ def after_latest(graph: Any) -> Iterator[Callable[[Any], None]]:
     if not _is_of_function(graph):
         yield lambda node: None
         return
-    _install()
-    spans = getattr(graph, _SPANS, [])
-    if spans and spans[-1][2].type == "SlipstreamStart" and gates.are_needed():
-        gates.hold_back_later(graph, spans[-1][2])
-    begin = len(graph.get_operations())
+    ordered = _ordered_in(graph)
+    if ordered.spans and ordered.spans[-1][2].type == "SlipstreamStart" and gates.are_needed():
+        gates.hold_back_later(graph, ordered.spans[-1][2])
     with behind_latest(graph):
-        yield lambda node: setattr(graph, _SPANS, [*spans, (begin, len(graph.get_operations()), node)])
+        begin = len(graph.get_operations())
+        yield lambda node: ordered.spans.append((begin, len(graph.get_operations()), node))
 
 
 def behind_latest(graph: Any) -> Any:
     """The same for nodes that belong to an operation which is added after them."""
-    spans = getattr(graph, _SPANS, []) if _is_of_function(graph) else []
-    return graph.control_dependencies([spans[-1][2]] if spans else [])
+    if not _is_of_function(graph):
+        return contextlib.nullcontext()
+    latest = _put_in_order(graph).latest
+    return graph.control_dependencies([latest] if latest is not None else [])
 
 
 def _is_of_function(graph: Any) -> bool:
     return bool(graph.building_function) and graph._get_control_flow_context() is None
 
 
-def _install() -> None:
-    """Has `_complete` called where TensorFlow has built a function, and a backward function."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
-    from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies as Dependencies
-    from tensorflow.python.ops import gradients_util
+def _ordered_in(graph: Any) -> _Ordered:
+    ordered: _Ordered | None = getattr(graph, _ORDERED, None)
+    if ordered is None:
+        ordered = _Ordered()
+        setattr(graph, _ORDERED, ordered)
+    return ordered
 
-    leave, gradients = Dependencies.__exit__, gradients_util._GradientsHelper
+
+def _put_in_order(graph: Any) -> _Ordered:
+    """Puts in order what the graph has got since the last time."""
+    ordered = _ordered_in(graph)
+    operations = graph.get_operations()
+    first_of = {operations[begin]: (operations[begin:end], last) for begin, end, last in ordered.spans}
+    for one in operations[ordered.nodes :]:
+        nodes, last = first_of.get(one) or ([one], one if _within_node(one).operations else None)
+        if last is None:
+            continue
+        if ordered.latest is not None:
+            for node in nodes:
+                node._add_control_input(ordered.latest)
+        ordered.latest = last
+    ordered.nodes = len(operations)
+    return ordered
+
+
+def _complete(graph: Any) -> None:
+    """Puts all of a function in order, and has it count its runs if it has native operations (native/tensorflow)."""
+    if tf.executing_eagerly() or not _is_of_function(graph):
+        return
+    ordered = _put_in_order(graph)
+    if ordered.latest is None or ordered.counted or is_of_control_flow(graph):
+        return
+    functions = set().union(*(_within_node(one).native for one in graph.get_operations()))
+    if not functions:
+        return
+    ordered.counted = True
+    with graph.control_dependencies(None), tf.device("CPU:0"):
+        begin = apply_operation()("SlipstreamBegin", name=None, functions="\n".join(sorted(functions)))
+    if graph.experimental_acd_manager is None:  # a backward function: nothing else has it run
+        graph.control_outputs.append(begin)
+
+
+def _within_node(node: Any) -> _Within:
+    """What a node has, or the functions have that it calls."""
+    if node.type == "SlipstreamStart":
+        return _Within(True, frozenset([function_of(node.graph)]))
+    if not _takes_functions(node.type):
+        return _Within()
+    return _union(map(_within_function, _called_by(node.node_def)))
+
+
+@functools.cache
+def _takes_functions(kind: str) -> bool:
+    """Whether nodes of this type may call functions; the definition of a node itself takes time to make."""
+    definition = op_def_registry.get(kind)
+    return definition is None or any(one.type in ("func", "list(func)") for one in definition.attr)
+
+
+def _called_by(definition: Any) -> list[str]:
+    return [
+        function.name
+        for one in definition.attr.values()
+        for function in ([one.func] if one.HasField("func") else one.list.func)
+        if function.name
+    ]
+
+
+@functools.cache
+def _within_function(name: str) -> _Within:
+    nodes = context.context().get_function_def(name).node_def
+    own = frozenset(one.attr["function"].s.decode() for one in nodes if one.op == "SlipstreamStart")
+    operations = any(one.op.startswith("Slipstream") or CALL in one.name for one in nodes)
+    called = {called for one in nodes for called in _called_by(one)} - {name}
+    return _union([_Within(operations, own), *map(_within_function, called)])
+
+
+def _union(found: Any) -> _Within:
+    every = list(found)
+    return _Within(any(one.operations for one in every), frozenset().union(*(one.native for one in every)))
+
+
+def _install() -> None:
+    """Has `_complete` called where TensorFlow has built a function, and a backward function.
+
+    Before any function is traced: Python's `with` looks up how it ends when it begins.
+    """
+    leave, gradients = AutomaticControlDependencies.__exit__, gradients_util._GradientsHelper
 
     def complete_and_leave(self: Any, kind: Any, value: Any, traceback: Any) -> Any:
         if kind is None:
@@ -88,77 +178,8 @@ def _install() -> None:
         _complete(tf.compat.v1.get_default_graph())
         return found
 
-    Dependencies.__exit__ = complete_and_leave
+    AutomaticControlDependencies.__exit__ = complete_and_leave
     gradients_util._GradientsHelper = gradients_in_order
 
 
-@dataclass
-class _Ordered:
-    """What a graph has in order so far."""
-
-    nodes: int = 0
-    latest: Any = None
-    counted: bool = False
-
-
-def _complete(graph: Any) -> None:
-    """Puts in order what the graph has got since it was last called."""
-    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
-
-    if tf.executing_eagerly() or not _is_of_function(graph):
-        return
-    ordered = getattr(graph, _ORDERED, None) or _Ordered()
-    setattr(graph, _ORDERED, ordered)
-    _put_in_order(graph, ordered)
-    if (
-        ordered.latest is None
-        or ordered.counted
-        or not _counts_runs
-        or isinstance(graph, ControlFlowFuncGraph)
-    ):
-        return
-    ordered.counted = True
-    with graph.control_dependencies(None), tf.device("CPU:0"):
-        apply_operation()("SlipstreamBegin", name=None)
-
-
-def _put_in_order(graph: Any, ordered: _Ordered) -> None:
-    operations = graph.get_operations()
-    spans = [([*operations[begin:end]], last) for begin, end, last in getattr(graph, _SPANS, [])]
-    first_of = {nodes[0]: (nodes, last) for nodes, last in spans}
-    for one in operations[ordered.nodes :]:
-        nodes, last = first_of.get(one) or ([one], one if _calls_operations(one) else None)
-        if last is None:
-            continue
-        if ordered.latest is not None:
-            for node in nodes:
-                node._add_control_input(ordered.latest)
-        ordered.latest = last
-    ordered.nodes = len(operations)
-
-
-def _calls_operations(node: Any) -> bool:
-    return any(_function_has(name) for name in _functions_of(node.node_def))
-
-
-def _functions_of(definition: Any) -> list[str]:
-    attributes = definition.attr.values()
-    return [
-        function.name
-        for one in attributes
-        for function in ([one.func] if one.HasField("func") else one.list.func)
-        if function.name
-    ]
-
-
-def _function_has(name: str) -> bool:
-    from tensorflow.python.eager import context
-
-    if name not in _has_operations:
-        _has_operations[name] = False  # while it looks: a function may call itself
-        found = context.context().get_function_def(name).node_def
-        _has_operations[name] = any(
-            one.op.startswith("Slipstream") or CALL in one.name or any(map(_function_has, _functions_of(one)))
-            for one in found
-        )
-    return _has_operations[name]
+_install()

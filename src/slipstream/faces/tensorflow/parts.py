@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from slipstream.base.errors import SlipstreamError
+from slipstream.comm.membership.group import world
 from slipstream.faces.arrays.gradients import Exchange, Terms, exchange_of
 from slipstream.faces.arrays.operands import Array
 from slipstream.faces.horovod.reduce_ops import Adasum
@@ -46,6 +48,8 @@ def reduced_in_parts(
     places = [made[part[-1]] for part in parts]
     if places[0] == places[-1] or nodes.ordered(places[-1] + 1, len(nodes)):
         return None
+    if not any(nodes.varies(grads[number].op) for number in parts[0]):
+        return None  # TensorFlow would hand over the first part once, and take its result for a constant
     step = _Step(tuple((tuple(one.shape), _numpy(one)) for one in grads), names, terms)
     with graph.control_dependencies(nodes.ordered(0, places[0])[-1:]):
         begun = [_handed_over(graph, step, grads, parts[0])]
@@ -131,5 +135,9 @@ class _Step:
         self._exchange = self._error = None
         if error is not None:
             raise error
-        assert exchange is not None
+        if exchange is None:
+            raise SlipstreamError(
+                f"rank {world().rank} ends a step of training whose gradients it has not begun to hand over: another "
+                "thread runs the same function. Run one step at a time"
+            )
         return exchange.end()

@@ -102,7 +102,7 @@ def _all_reduce(
 ) -> Any:
     if is_eager(tensor) and not may_record():
         return _all_reduce_now(tensor, name, op, factors, process_set, wire)
-    name = name_in_graph(name, "allreduce")
+    name = name_in_graph(name, "allreduce", process_set)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduce(x: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -180,7 +180,7 @@ def _grouped_all_reduce(
     process_set: ProcessSet,
     wire: WireType,
 ) -> list[Any]:
-    name = name_in_graph(name, "allreduce")
+    name = name_in_graph(name, "allreduce", process_set)
 
     def work(*arrays: Any) -> Any:
         return starting.grouped_all_reduce(arrays, name, op, *factors, process_set, wire).wait()
@@ -279,7 +279,7 @@ def _reduce_scatter(
     small = [compression.compress(as_tensor(one)) for one in tensors]
     inputs = [one for one, _ in small]
     factor = prescale * postscale * (process_set.size() or 1 if op == Sum else 1)
-    name = name_in_graph(name, "reducescatter")
+    name = name_in_graph(name, "reducescatter", process_set)
 
     def work(*arrays: Any) -> Any:
         given = name, op, prescale, postscale, process_set, wire
