@@ -22,8 +22,8 @@ constexpr const char* kQuestion = "slipstream: the next operation of a TensorFlo
 constexpr const char* kExplanation = "slipstream: what the next operation of a TensorFlow graph is";
 constexpr const char* kJoin = "join (it takes part in what the others start)";
 constexpr const char* kApart =
-    ": other ranks run its function once more already, as a step of theirs has failed, so this one fails as well. All "
-    "ranks must call the same functions equally often";
+    ": the ranks are in different runs of its function, and this rank is behind. A step has failed on some ranks "
+    "alone, some ranks call the function more often, or several threads run it at once. End the program then";
 constexpr const char* kFlush = "what comes after a step that failed";
 
 std::atomic<Opener> opener{nullptr};
@@ -34,7 +34,18 @@ const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
 
 // What a rank asks with, and the highest of all ranks in each place. A rank that has joined has zeros but for `joined`;
 // one that waits for all to be at the same place has zeros but for `flushing`.
-enum Asked : size_t { kDigest, kInverse, kRun, kInverseRun, kJoined, kFlushing, kFormBytes, kAsked };
+enum Asked : size_t {
+  kDigest,
+  kInverse,
+  kFunction,
+  kInverseFunction,
+  kRun,
+  kInverseRun,
+  kJoined,
+  kFlushing,
+  kFormBytes,
+  kAsked
+};
 
 constexpr size_t kEndedSteps = 64;
 
@@ -208,10 +219,12 @@ void Line::ask(const std::shared_ptr<Entry>& entry, bool may_run) {
   const Ticket* const ticket = entry->ticket.get();
   const bool joined = entry->kind == Entry::Kind::joined;
   if (ticket == nullptr) {
-    entry->asked = {0, 0, 0, 0, joined, !joined, 0};
+    entry->asked = {};
+    entry->asked[joined ? kJoined : kFlushing] = 1;
   } else {
     const uint64_t digest = ticket->digest();
-    entry->asked = {digest, ~digest, ticket->run, ~ticket->run, 0, 0, ticket->form.size()};
+    const uint64_t function = lines::digest_of(ticket->function);
+    entry->asked = {digest, ~digest, function, ~function, ticket->run, ~ticket->run, 0, 0, ticket->form.size()};
   }
   entry->opening = opening_;
   entry->at = Entry::At::answered;
@@ -275,6 +288,12 @@ bool Line::take_first(std::vector<Ended>& ended) {
   return true;
 }
 
+// Ranks run the same function, but not as often. Operations with a name may be of other functions on other ranks.
+bool Line::in_other_runs(const Entry& entry) {
+  const auto& asked = entry.asked;
+  return asked[kFunction] == ~asked[kInverseFunction] && asked[kRun] != ~asked[kInverseRun];
+}
+
 // All ranks have asked.
 void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
   const auto& asked = entry->asked;
@@ -291,7 +310,7 @@ void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended)
     if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, SLIPSTREAM_INTERNAL, text});
   } else if (!operations) {
     entries_.pop_front();  // all ranks have joined
-  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse] && asked[kRun] == ~asked[kInverseRun]) {
+  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse] && !in_other_runs(*entry)) {
     entries_.pop_front();
     begin(entry->ticket, ended);
   } else {
@@ -333,7 +352,7 @@ void Line::follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended
   api().group_ranks(operations_, ranks.data());
   const Explanation& known = *entry->explanation;
   const uint64_t latest = entry->asked[kRun];
-  const bool apart = latest != ~entry->asked[kInverseRun];
+  const bool apart = in_other_runs(*entry);
   const std::string problem = apart ? "" : known.problem(ranks);
   if (entry->kind == Entry::Kind::joined) {
     times_helped.fetch_add(1);
@@ -413,7 +432,10 @@ Line& line_of(const std::string& name) {
 }
 
 void set_opener(Opener open) { opener.store(open); }
-void set_joining(bool now) { joining.store(now); }
+void set_joining(bool now) {
+  joining.store(now);
+  if (!now) forget_runs();  // ranks that have joined early have run less
+}
 uint64_t helped() { return times_helped.load(); }
 
 }  // namespace slipstream::tensorflow

@@ -1,6 +1,6 @@
 // Operations that all ranks start in one order, on groups of their own.
 //
-// Before an operation begins, the ranks ask each other which one it is: 56 bytes of each, in one all-reduce. So a rank
+// Before an operation begins, the ranks ask each other which one it is: 72 bytes of each, in one all-reduce. So a rank
 // that has joined (it has no more batches) finds out that the others start one, and which: it takes part without data.
 // Only if one has joined, or the ranks differ, they tell each other more, in an all-gather. Questions run ahead of
 // operations: they have a group of their own.
@@ -73,6 +73,7 @@ class Line {
   void go_on(std::vector<Ended>& ended, bool may_run);
   void ask(const std::shared_ptr<Entry>& entry, bool may_run);
   bool take_first(std::vector<Ended>& ended);
+  static bool in_other_runs(const Entry& entry);
   void judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void explain(const std::shared_ptr<Entry>& entry);
   void follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);

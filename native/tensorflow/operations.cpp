@@ -127,6 +127,7 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   const auto ticket = std::make_shared<Ticket>(&tf);
   ticket->what = node.what;
   ticket->step = tf.step(context);
+  ticket->function = node.function;
   if (!node.function.empty()) ticket->run = run_of(node.function, ticket->step);
   std::vector<lines::Operand> operands(static_cast<size_t>(tf.inputs(context)));
   for (size_t i = 0; i < operands.size(); ++i)

@@ -11,7 +11,7 @@ namespace slipstream::tensorflow {
 
 // The number of the run of a function that has this step of TensorFlow's: a new one at the first call.
 uint64_t run_of(const std::string& function, int64_t step);
-// The process has left the job: ranks that come new begin to count, so all of them do.
+// All ranks begin to count anew: the process has left the job, or all ranks have joined.
 void forget_runs();
 
 void add_begin(const Api& tf, const Outcome& outcome);

@@ -100,14 +100,12 @@ def _guarded(method: _Method) -> _Method:
 class GradientExchange:
     """Reduces gradients over a group, again and again.
 
-    ``count``: how many parameters there are. ``group``: gives the group, and is asked anew in each step. ``op`` is
-    the engine's; gradients are multiplied by ``prescale`` before they are reduced, by ``postscale`` afterwards.
-    ``passes`` backward passes are accumulated before a gradient is ready. ``groups`` lists parameters (by number)
-    that share a bucket. ``most``: bytes that a bucket of others has at most, equal on all ranks; None for the usual.
-    ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go
-    on after the step (`launch`, `settle`); those gradients that backward computes last then travel first, as the next
-    forward pass needs their parameters first. ``stands_in``: for an exchange of other ranks (`stand_ins`).
-    Backward may run in any thread; `synchronize` runs in the caller's.
+    ``count``: of parameters. ``group``: gives the group, and is asked anew in each step. ``op``: the engine's;
+    ``prescale``, ``postscale``: factors before and after it. ``passes``: backward passes before a gradient is ready.
+    ``groups``: parameters (by number) that share a bucket; ``most``: bytes of a bucket of others, equal on all ranks.
+    ``policy`` says which gradients travel in fewer bits. ``overlaps``: the exchange may go on after the step (`launch`,
+    `settle`), and gradients that backward computes last travel first, as the next forward pass needs them.
+    ``stands_in``: for one of others (`stand_ins`). Backward may run in any thread, `synchronize` in the caller's.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
+from faces.tensorflow.conftest import NATIVE, QUIET, WORKER  # noqa: E402
 
 
 def late(on: int) -> Any:
@@ -98,12 +101,75 @@ def check_unused_results() -> None:
             np.testing.assert_array_equal(step(tf.ones(2), bad).numpy(), np.full(2, hvd.size()))
 
 
-CHECKS = [check_forward, check_backward, check_unused_results]
+def check_the_first_function() -> None:
+    """It has an order as well: nothing of slipstream is in a graph before."""
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def inner(factor: Any) -> Any:
+        return hvd.allreduce(variable * factor, op=hvd.Sum)
+
+    @tf.function
+    def outer() -> Any:
+        return inner(2.0 + late(0)), inner(3.0 + late(1))
+
+    outer()
+    calls = [
+        one for one in outer.get_concrete_function().graph.get_operations() if "PartitionedCall" in one.type
+    ]
+    assert calls[0].name in [one.name for one in calls[1].control_inputs]
+    for _ in range(10):
+        for factor, one in zip([2, 3], outer(), strict=True):
+            np.testing.assert_array_equal(one.numpy(), np.array([1.0, 2.0]) * factor * hvd.size())
+
+
+def check_captured() -> None:
+    """The first node of a branch or a body is an operation on a tensor of the function outside."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        y = hvd.allreduce(x, op=hvd.Sum) if x[0] > 0 else x
+        for _ in tf.range(3):
+            y = y + hvd.allreduce(x, op=hvd.Sum)
+        return y
+
+    np.testing.assert_array_equal(step(tf.ones(2)).numpy(), np.full(2, 4 * hvd.size()))
+
+
+def check_process_sets() -> None:
+    """The places of a set's operations do not count for ranks that are not in it."""
+    some = hvd.add_process_set([0, 1])
+
+    @tf.function
+    def step(x: Any) -> Any:
+        if hvd.rank() < 2:
+            x = hvd.allreduce(x, op=hvd.Max, process_set=some)
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    for _ in range(3):
+        np.testing.assert_array_equal(step(tf.ones(2)).numpy(), np.full(2, hvd.size()))
+    hvd.remove_process_set(some)
+
+
+CHECKS = [check_forward, check_backward, check_captured, check_unused_results]
 
 
 @pytest.mark.parametrize("check", [*CHECKS, check_names_of_places])
 def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
+
+
+def test_process_sets(three: Any) -> None:
+    three(check_process_sets)
+
+
+@pytest.mark.parametrize("environment", [QUIET, NATIVE])
+def test_the_first_function(tmp_path: Path, environment: dict[str, str]) -> None:
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=environment)
+    try:
+        ranks(check_the_first_function)
+    finally:
+        ranks.stop()
 
 
 @pytest.mark.parametrize("check", [check_forward, check_backward])

@@ -373,12 +373,51 @@ def check_join() -> None:
     assert len(handed_over(step.get_concrete_function().graph)) > 2
 
 
+def check_constant_gradients() -> None:
+    """TensorFlow computes what is constant once, when it makes the graph: also what hands it over."""
+    weights = [tf.Variable(tf.fill([1 << 19], 0.5)) for _ in range(3)]
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(weights[0]), tf.reduce_sum(weights[1] * weights[1] * x)])
+            loss += tf.reduce_sum(tf.tanh(weights[2]) * x)
+        return [one[0] for one in hvd.DistributedGradientTape(tape).gradient(loss, weights)]
+
+    for turn in range(3):
+        found = step(tf.constant(1.0 + turn + hvd.rank()))
+        mean = 1.0 + turn + (hvd.size() - 1) / 2
+        np.testing.assert_allclose(found, [1.0, mean, mean * (1 - np.tanh(0.5) ** 2)], rtol=1e-6)
+
+
+def check_functions_before() -> None:
+    """A function that reduces gradients of the same shapes is called before: its step ends first."""
+    side = 512
+    weights = [tf.Variable(tf.random.stateless_normal([side, side], [i, 1]) / 30) for i in range(3)]
+
+    def gradients(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = chain(weights, x)
+        return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, weights)
+
+    inner = tf.function(gradients)
+    outer = tf.function(lambda a, b: (inner(a), gradients(b)))
+    a, b = (tf.random.stateless_normal([8, side], [hvd.rank(), seed]) for seed in (7, 8))
+    want = inner(a), inner(b)
+    for _ in range(3):
+        for found, known in zip(outer(a, b), want, strict=True):
+            for one, other in zip(found, known, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 CHECKS = [
     check_join,
     check_what_runs_first,
     check_what_a_tape_may_have,
     check_work_between_backward_and_the_reduction,
     check_loops,
+    check_constant_gradients,
+    check_functions_before,
 ]
 
 

@@ -225,7 +225,10 @@ class Agreement:
         rank = gone[0] if request.needs == EVERYONE else request.needs
         if rank not in gone:
             return ""
-        return f"{request.title} cannot do without rank {rank}, which has joined (no more batches)"
+        return (
+            f"{request.title} cannot do without rank {rank}, which has joined (no more batches): call it before any "
+            "rank joins, or after all have"
+        )
 
     def _request(self, sent: int | list[Any] | None) -> Request | None:
         if sent is None:

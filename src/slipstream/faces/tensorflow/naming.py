@@ -67,7 +67,9 @@ def _name_of(graph: Any) -> str:
 
 def _place_in(graph: Any, process_set: ProcessSet) -> Place:
     counts: dict[int | None, int] = getattr(graph, _NAMED, None) or {}
-    number = counts.get(process_set.process_set_id, 0) + 1  # ranks that are not in a set do not call its operations
+    number = (
+        counts.get(process_set.process_set_id, 0) + 1
+    )  # ranks that are not in a set do not call its operations
     setattr(graph, _NAMED, counts | {process_set.process_set_id: number})
     functions = []
     while getattr(graph, "building_function", False):

@@ -92,16 +92,17 @@ def _put_in_order(graph: Any) -> _Ordered:
     """Puts in order what the graph has got since the last time."""
     ordered = _ordered_in(graph)
     operations = graph.get_operations()
-    first_of = {operations[begin]: (operations[begin:end], last) for begin, end, last in ordered.spans}
-    for one in operations[ordered.nodes :]:
-        nodes, last = first_of.get(one) or ([one], one if _within_node(one).operations else None)
-        if last is None:
+    spans = {begin: (end, last) for begin, end, last in ordered.spans}  # which are behind the latest already
+    while (begin := ordered.nodes) < len(operations):
+        if begin in spans:
+            ordered.nodes, ordered.latest = spans[begin]
             continue
-        if ordered.latest is not None:
-            for node in nodes:
-                node._add_control_input(ordered.latest)
-        ordered.latest = last
-    ordered.nodes = len(operations)
+        ordered.nodes += 1
+        one = operations[begin]
+        if _within_node(one).operations:
+            if ordered.latest is not None:
+                one._add_control_input(ordered.latest)
+            ordered.latest = one
     return ordered
 
 
