@@ -36,8 +36,8 @@ CONGESTION = 1.2
 # Partners that halve send each other half of the data in one burst. In labs of 8 and 16 hosts 512 KiB took 1.3 and 1.6
 # times as long as its bytes, 1 MiB 1.6 and 1.9; a ring 1.02 to 1.07.
 _BURSTS = 1.5
-# All send to one port at once: so many bytes, and how many times as long they take. With 16 hosts 256 and 512 KiB took
-# 1.2 and 1.35 times as long as the bytes, 1 MiB 5.5; with 8 hosts 1 MiB 1.2, 4 MiB 2.9.
+# Where all ranks send to a port at once: more than so many bytes take so many times as long. In labs of 16 hosts 256
+# and 512 KiB took 1.2 and 1.35 times as long, 1 MiB 5.5; of 8 hosts 1 MiB 1.2, 4 MiB 2.9. So 3 is between these.
 _INCAST = ((512 << 10, 3.0), (192 << 10, 1.3))
 # At a port of a double tree two senders meet at times. In labs of 8 and 16 hosts 1 MiB took 0.75 to 1 of a chain's.
 # (`predict.virtual_time` finds twice the bytes, as a message that waits for one port keeps another one there.)
@@ -92,12 +92,12 @@ def _congestion(s: Shape, m: float) -> float:
 
 
 def _bursts(s: Shape, m: float) -> float:
-    """The same if each rank halves ``m`` bytes with partners."""
+    """How many times as long bytes take if each rank exchanges half of ``m`` bytes with a partner, then a quarter."""
     return _BURSTS if s.hosts > 1 and m / 2 > QUEUED_BYTES else 1.0
 
 
 def _incast(s: Shape, m: float) -> float:
-    """The same if all ranks send each other their parts of ``m`` bytes at once."""
+    """How many times as long bytes take if all ranks send each other their parts of ``m`` bytes at once."""
     at_port = m * (s.size - s.local) / s.size
     return next((times for least, times in _INCAST if s.hosts > 1 and at_port > least), 1.0)
 
@@ -138,16 +138,18 @@ def _ring(s: Shape, m: float, chunk: int) -> float:
     return 2 * (s.size - 1) * s.outer + s.transfer(moved, moved, moved / 2)
 
 
-def _direct(s: Shape, m: float, chunk: int) -> float:
+def _all_to_all_twice(s: Shape, m: float, times: float) -> float:
     moved = 2 * m * (s.size - 1) / s.size
     crossing = 2 * m * s.local * (s.size - s.local) / s.size
-    return 2 * s.all_pairs() + _congestion(s, m) * s.transfer(moved, crossing, moved / 2)
+    return 2 * s.all_pairs() + times * s.transfer(moved, crossing, moved / 2)
+
+
+def _direct(s: Shape, m: float, chunk: int) -> float:
+    return _all_to_all_twice(s, m, _congestion(s, m))
 
 
 def _direct_reduce(s: Shape, m: float, chunk: int) -> float:
-    moved = 2 * m * (s.size - 1) / s.size
-    crossing = 2 * m * s.local * (s.size - s.local) / s.size
-    return 2 * s.all_pairs() + _incast(s, m) * s.transfer(moved, crossing, moved / 2)
+    return _all_to_all_twice(s, m, _incast(s, m))
 
 
 def _within(s: Shape) -> float:

@@ -1,8 +1,8 @@
 """Operations of graphs as two native ones: SlipstreamStart begins, SlipstreamWait gives the results.
 
 They need no Python, and keep none of TensorFlow's threads busy (native/tensorflow). What belongs together on the ranks
-their line says (`lines`). The operations without a name of all functions are one line, as TensorFlow runs what is
-stateful in a function in the order of the program. Each name is a line of its own, and so is each operation in a graph
+their line says (`lines`). The operations without a name of all functions are one line, as they run in the order of the
+program (`order`). Each name is a line of its own, and so is each operation in a graph
 of TensorFlow 1, by the name of its node: these may run in whatever order.
 """
 
