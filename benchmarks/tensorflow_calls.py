@@ -1,7 +1,7 @@
 """What an all-reduce of TensorFlow's face costs beside the one of NumPy's arrays: eager, and in a graph.
 
     slipstream run -np 2 -- python benchmarks/tensorflow_calls.py
-    SLIPSTREAM_TENSORFLOW_GRAPHS=native slipstream run -np 2 -- python benchmarks/tensorflow_calls.py
+    SLIPSTREAM_TENSORFLOW_GRAPHS=negotiated slipstream run -np 2 -- python benchmarks/tensorflow_calls.py
 
 Medians in microseconds, of 4 KiB of float32. The ways take turns. An operation of a graph is what a function with it
 takes longer than one without; in a chain of ten each waits for the one before.
@@ -68,7 +68,7 @@ def main() -> None:
             found[way].append(_time(call, _CALLS // 10 if way == (_CHAIN, True) else _CALLS))
     us = {way: statistics.median(times) for way, times in found.items()}
     if hvd.rank() == 0:
-        print("graphs:", os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "negotiated"))
+        print("graphs:", os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "native"))
         print(f"raw {us['raw']:.1f}")
         print(f"eager raw + {us['eager'] - us['raw']:.1f}, with a name raw + {us['named'] - us['raw']:.1f}")
         for length in (1, _CHAIN):

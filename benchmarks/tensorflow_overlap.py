@@ -9,7 +9,7 @@ DistributedGradientTape averages them while it does. The ideal is the larger of 
 alone; with --tape it is the forward pass and then the larger of the backward pass and communication. The compute of a
 layer is chosen so that all of it, or of the backward pass, takes about as long as all communication, or the multiple
 that --compute says. Medians in milliseconds, after --warm steps. Ranks check the sums of the last step.
-SLIPSTREAM_TENSORFLOW_GRAPHS=native has native operations.
+SLIPSTREAM_TENSORFLOW_GRAPHS=negotiated has operations by Python.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def main() -> None:
     found = _of_tape(options) if options.tape else _of_chain(options)
     ideal = found.forward + max(found.compute - found.forward, found.communication)
     if hvd.rank() == 0:
-        graphs = os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "negotiated")
+        graphs = os.environ.get("SLIPSTREAM_TENSORFLOW_GRAPHS", "native")
         print(f"graphs: {graphs}, inter-op threads: {options.threads}, {'tape' if options.tape else 'chain'}")
         forward = f", {found.forward:.1f} of them forward," if options.tape else ","
         print(f"compute {found.compute:.1f} ms{forward} communication {found.communication:.1f} ms,", end=" ")

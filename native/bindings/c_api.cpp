@@ -218,6 +218,18 @@ void bind_lines(nb::module_& m) {
         line_of(line).forget();
       },
       nb::arg("line"), "The process has left the job of this line.");
+  m.def(
+      "tensorflow_give_up",
+      [](const std::string& line, uint64_t since, bool alone) {
+        const WithoutGil unlocked;
+        line_of(line).give_up(since, alone);
+      },
+      nb::arg("line"), nb::arg("since"), nb::arg("alone"),
+      "A run of a function that has operations on the line has failed; it began when `tensorflow_starts` was `since`. "
+      "`alone`: no other such function ran at the same time.");
+  m.def(
+      "tensorflow_starts", [] { return reinterpret_cast<uintptr_t>(&tensorflow::starts()); },
+      "The address of a uint64: how many operations the process has started on all lines.");
   m.def("tensorflow_joining", &tensorflow::set_joining, nb::arg("joining"),
         "Whether this rank is in join: meanwhile, operations on lines that have joined fail.");
   m.def("tensorflow_helped", &tensorflow::helped,

@@ -11,7 +11,6 @@
 #include "lines/plan.h"
 #include "tensorflow/explanation.h"
 #include "tensorflow/plan.h"
-#include "tensorflow/runs.h"
 
 namespace slipstream::tensorflow {
 
@@ -21,33 +20,21 @@ constexpr double kEndless = 1e9;  // seconds: as long as the others go on withou
 constexpr const char* kQuestion = "slipstream: the next operation of a TensorFlow graph";
 constexpr const char* kExplanation = "slipstream: what the next operation of a TensorFlow graph is";
 constexpr const char* kJoin = "join (it takes part in what the others start)";
-constexpr const char* kApart =
-    ": the ranks are in different runs of its function, and this rank is behind. A step has failed on some ranks "
-    "alone, some ranks call the function more often, or several threads run it at once. End the program then";
+constexpr const char* kUnequal =
+    ": some ranks call it more often in a step than others. All ranks must call the same operations in the same order";
+constexpr const char* kThreads =
+    " while several threads of this rank ran functions with operations of slipstream: which operations belong together "
+    "on the ranks is not known any more. Set SLIPSTREAM_TENSORFLOW_GRAPHS=negotiated on all ranks, or run such "
+    "functions one at a time";
 constexpr const char* kFlush = "what comes after a step that failed";
 
 std::atomic<Opener> opener{nullptr};
 std::atomic<bool> joining{false};
 std::atomic<uint64_t> times_helped{0};
+std::atomic<uint64_t> times_started{0};
+std::atomic<bool> some_given_up{false};  // some line has steps of which others do not know
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
-
-// What a rank asks with, and the highest of all ranks in each place. A rank that has joined has zeros but for `joined`;
-// one that waits for all to be at the same place has zeros but for `flushing`.
-enum Asked : size_t {
-  kDigest,
-  kInverse,
-  kFunction,
-  kInverseFunction,
-  kRun,
-  kInverseRun,
-  kJoined,
-  kFlushing,
-  kFormBytes,
-  kAsked
-};
-
-constexpr size_t kEndedSteps = 64;
 
 struct Known {
   std::mutex mutex;
@@ -60,34 +47,18 @@ Known& known() {
   return *all;
 }
 
-}  // namespace
-
-struct Line::Entry {
-  enum class At : uint8_t { waits, asked, answered, explaining, explained };
-
-  enum class Kind : uint8_t {
-    operation,
-    joined,    // this rank has
-    flushing,  // it waits for all ranks to do so
-    stale      // it has failed, or is asked about anew: only its question has to be answered
-  };
-
-  explicit Entry(Kind of_kind, std::shared_ptr<Ticket> of = nullptr) : kind(of_kind), ticket(std::move(of)) {}
-
-  Kind kind;
-  std::shared_ptr<Ticket> ticket;  // of an operation
-  At at = At::waits;
-  uint64_t opening = 0;  // in which it was asked
-  std::array<uint64_t, kAsked> asked{};
-  std::unique_ptr<Explanation> explanation;
-  int32_t status = SLIPSTREAM_OK;
-  std::string text;
-
-  void fail(int32_t with, std::string why) {
-    status = with;
-    text = std::move(why);
+void tell_all_given_up() {
+  some_given_up.store(false);
+  std::vector<Line*> lines;
+  {
+    Known& all = known();
+    const std::lock_guard lock(all.mutex);
+    for (const auto& [name, line] : all.lines) lines.push_back(line.get());
   }
-};
+  for (Line* const line : lines) line->tell_given_up();
+}
+
+}  // namespace
 
 struct Line::Question {
   Line& line;
@@ -96,6 +67,8 @@ struct Line::Question {
 };
 
 void Line::start(std::shared_ptr<Ticket> ticket) {
+  if (some_given_up.load()) tell_all_given_up();
+  const uint64_t number = ++times_started;
   std::vector<Ended> ended;
   std::array<slipstream_group*, 2> gone{};
   bool opens = false;
@@ -105,10 +78,11 @@ void Line::start(std::shared_ptr<Ticket> ticket) {
       ended.push_back({ticket, kNone, SLIPSTREAM_INVALID,
                        ticket->label + " was started while another thread of this rank waits in join: the other ranks "
                                        "go on without it. Call join after all operations"});
-    } else if (const std::string* const problem = why_ended(ticket->step)) {
+    } else if (const std::string* const problem = steps_.why_ended(ticket->step)) {
       ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, *problem});
     } else {
-      entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, std::move(ticket)));
+      const uint64_t place = steps_.started(ticket->step, number);
+      entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, place, std::move(ticket)));
       if (state_ == State::open && has_ended(*operations_->session)) gone = close();
       opens = state_ == State::closed;
       if (opens) state_ = State::opening;
@@ -161,8 +135,42 @@ void Line::join() {
   std::vector<Ended> ended;
   {
     const std::lock_guard lock(mutex_);
+    given_up_ = 0;  // without operations of its own
     if (state_ == State::closed) return;
     entries_.push_back(std::make_shared<Entry>(Entry::Kind::joined));
+    go_on(ended, false);
+  }
+  tell(ended);
+}
+
+void Line::give_up(uint64_t since, bool alone) {
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!alone) {
+      if (state_ == State::open) api().abort(operations_, ("a function has failed" + std::string(kThreads)).c_str());
+      return;
+    }
+    const std::optional<uint64_t> place = steps_.given_up(since);
+    if (!place.has_value() || joining.load()) return;
+    if (*place == 0) {
+      ++given_up_;
+      some_given_up.store(true);
+      return;
+    }
+    if (state_ == State::closed) return;  // what it has started belongs to a job that the process has left
+    entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark, *place));
+    go_on(ended, false);
+  }
+  tell(ended);
+}
+
+void Line::tell_given_up() {
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (given_up_ == 0) return;
+    for (; given_up_ > 0; --given_up_) entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark));
     go_on(ended, false);
   }
   tell(ended);
@@ -172,20 +180,23 @@ void Line::forget() {
   std::array<slipstream_group*, 2> gone{};
   {
     const std::lock_guard lock(mutex_);
+    given_up_ = 0;
     if (state_ == State::open) gone = close();
   }
-  forget_runs();
   for (slipstream_group* const one : gone) api().group_release(one);
 }
 
 // Returns what is to be released without the lock.
 std::array<slipstream_group*, 2> Line::close() {
+  if (state_ == State::open) {  // in the next job all ranks begin at the same place
+    given_up_ = 0;
+    std::erase_if(entries_, [](const auto& entry) {
+      return entry->at == Entry::At::waits &&
+             (entry->kind == Entry::Kind::flushing || entry->kind == Entry::Kind::mark);
+    });
+  }
   state_ = State::closed;
   ++opening_;
-  // In the next job all ranks begin at the same place.
-  std::erase_if(entries_, [](const auto& entry) {
-    return entry->at == Entry::At::waits && entry->kind == Entry::Kind::flushing;
-  });
   return {std::exchange(operations_, nullptr), std::exchange(questions_, nullptr)};
 }
 
@@ -208,9 +219,10 @@ void Line::go_on(std::vector<Ended>& ended, bool may_run) {
   do {
     for (size_t i = 0; i < entries_.size() && state_ == State::open; ++i) {
       const std::shared_ptr<Entry> entry = entries_[i];
+      // What comes before it may take it back.
+      if (entry->kind == Entry::Kind::mark && i > 0) break;
       if (entry->at == Entry::At::waits) ask(entry, may_run);
-      // How many questions these two have is not known.
-      if (entry->kind == Entry::Kind::joined || entry->kind == Entry::Kind::flushing) break;
+      if (entry->holds_back()) break;
     }
   } while (take_first(ended));
 }
@@ -218,14 +230,7 @@ void Line::go_on(std::vector<Ended>& ended, bool may_run) {
 void Line::ask(const std::shared_ptr<Entry>& entry, bool may_run) {
   const Ticket* const ticket = entry->ticket.get();
   const bool joined = entry->kind == Entry::Kind::joined;
-  if (ticket == nullptr) {
-    entry->asked = {};
-    entry->asked[joined ? kJoined : kFlushing] = 1;
-  } else {
-    const uint64_t digest = ticket->digest();
-    const uint64_t function = lines::digest_of(ticket->function);
-    entry->asked = {digest, ~digest, function, ~function, ticket->run, ~ticket->run, 0, 0, ticket->form.size()};
-  }
+  entry->fill_in(static_cast<size_t>(api().group_rank(questions_)));
   entry->opening = opening_;
   entry->at = Entry::At::answered;
   if (api().group_size(questions_) == 1) return;
@@ -288,29 +293,25 @@ bool Line::take_first(std::vector<Ended>& ended) {
   return true;
 }
 
-// Ranks run the same function, but not as often. Operations with a name may be of other functions on other ranks.
-bool Line::in_other_runs(const Entry& entry) {
-  const auto& asked = entry.asked;
-  return asked[kFunction] == ~asked[kInverseFunction] && asked[kRun] != ~asked[kInverseRun];
-}
-
 // All ranks have asked.
 void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
   const auto& asked = entry->asked;
-  const bool operations = asked[kDigest] != 0 || asked[kInverse] != 0;
+  const bool operations = entry->has_operations();
   if (entry->kind == Entry::Kind::flushing) {
     if (operations || asked[kJoined] != 0)
       entry->at = Entry::At::waits;  // once more
     else
       entries_.pop_front();
-  } else if (asked[kFlushing] != 0) {  // it cannot be: all ranks flush after the same operation
-    entries_.pop_front();
-    const std::string text = "ranks disagree about what comes after an operation that failed";
-    api().abort(operations_, text.c_str());
-    if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, SLIPSTREAM_INTERNAL, text});
+  } else if (asked[kFlushing] != 0) {
+    if (operations || entry->are_apart())
+      meet_mark(entry, ended);
+    else if (entry->kind == Entry::Kind::joined)
+      entry->at = Entry::At::waits;
+    else
+      entries_.pop_front();  // the same step has failed on all ranks
   } else if (!operations) {
     entries_.pop_front();  // all ranks have joined
-  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse] && !in_other_runs(*entry)) {
+  } else if (asked[kJoined] == 0 && asked[kDigest] == ~asked[kInverse] && entry->same_place()) {
     entries_.pop_front();
     begin(entry->ticket, ended);
   } else {
@@ -318,7 +319,34 @@ void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended)
   }
 }
 
-// Some rank has joined, or calls something else, or the same in another run.
+// The first entry, or that of another rank, is a mark.
+void Line::meet_mark(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
+  const bool apart = entry->are_apart();
+  const bool is_over = entry->kind != Entry::Kind::joined && (!apart || entry->place > 0);
+  std::string problem;
+  if (is_over) {
+    entries_.pop_front();
+    if (entry->kind == Entry::Kind::operation) {
+      problem = why_marked(*entry);
+      steps_.end(entry->ticket->step, problem);
+      ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, problem});
+    }
+  }
+  come_together(entries_, problem, steps_, ended);
+}
+
+std::string Line::why_marked(const Entry& entry) const {
+  std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
+  api().group_ranks(operations_, ranks.data());
+  const auto failed = static_cast<size_t>(entry.asked[kFailed]);
+  const std::string which =
+      failed > 0 && failed <= ranks.size() ? "rank " + std::to_string(ranks[failed - 1]) : std::string("another rank");
+  return entry.ticket->label + ": " + which +
+         " does not take part, as its step has failed, was interrupted, or had no more data: see what that rank "
+         "raised. After an error like this end the program, or have all ranks go on with the same step";
+}
+
+// Some rank has joined, or calls something else, or is at another place of a step.
 void Line::explain(const std::shared_ptr<Entry>& entry) {
   const auto ranks = static_cast<size_t>(api().group_size(operations_));
   const auto rank = static_cast<size_t>(api().group_rank(operations_));
@@ -351,60 +379,31 @@ void Line::follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended
   std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
   api().group_ranks(operations_, ranks.data());
   const Explanation& known = *entry->explanation;
-  const uint64_t latest = entry->asked[kRun];
-  const bool apart = in_other_runs(*entry);
-  const std::string problem = apart ? "" : known.problem(ranks);
+  std::string problem = known.problem(ranks);
+  if (problem.empty() && !entry->same_place()) problem = known.label() + kUnequal;
+  const bool good = problem.empty();
+  if (!good && entry->ticket != nullptr && have_others(entries_, entry->ticket->step)) {
+    problem += std::string(". This happened") + kThreads;
+    api().abort(operations_, problem.c_str());
+  }
   if (entry->kind == Entry::Kind::joined) {
     times_helped.fetch_add(1);
-    if (!apart && problem.empty()) help(*entry, ended);
+    if (good) help(*entry, ended);
     entry->at = Entry::At::waits;  // for the next one
-  } else if (apart && entry->ticket->run == latest) {
-    entry->at = Entry::At::waits;  // for what the others start in the same run
+    problem.clear();
+  } else if (!good && entry->are_apart() && entry->place == 0) {
+    problem.clear();  // it waits for the ranks whose step fails
   } else {
     entries_.pop_front();
-    if (problem.empty() && !apart) {
+    if (good) {
       begin(entry->ticket, ended);
     } else {
-      const std::string text = apart ? entry->ticket->label + kApart : problem;
-      end_step(*entry->ticket, text);
-      ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, text});
+      steps_.end(entry->ticket->step, problem);
+      ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, problem});
     }
   }
   entry->explanation.reset();
-  if (apart || !problem.empty()) come_together(problem, ended);
-}
-
-// Has all ranks come to the same place: see above. Operations fail with `problem`; without one they are asked about
-// anew.
-void Line::come_together(const std::string& problem, std::vector<Ended>& ended) {
-  std::deque<std::shared_ptr<Entry>> before, behind;
-  for (const std::shared_ptr<Entry>& entry : entries_) {
-    const std::shared_ptr<Ticket> ticket = std::move(entry->ticket);
-    if (ticket != nullptr && !problem.empty()) {
-      end_step(*ticket, problem);
-      ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, problem});
-    } else {
-      behind.push_back(std::make_shared<Entry>(entry->kind, ticket));
-    }
-    entry->kind = Entry::Kind::stale;
-    if (entry->at != Entry::At::waits) before.push_back(entry);
-  }
-  entries_ = std::move(before);
-  entries_.push_back(std::make_shared<Entry>(Entry::Kind::flushing));
-  entries_.insert(entries_.end(), behind.begin(), behind.end());
-}
-
-// What is still to be started of it, does not start: TensorFlow cancels the step a moment later.
-void Line::end_step(const Ticket& ticket, const std::string& problem) {
-  if (why_ended(ticket.step) != nullptr) return;
-  ended_steps_.emplace_back(ticket.step, problem);
-  if (ended_steps_.size() > kEndedSteps) ended_steps_.pop_front();
-}
-
-const std::string* Line::why_ended(int64_t step) const {
-  const auto found =
-      std::find_if(ended_steps_.begin(), ended_steps_.end(), [&](const auto& one) { return one.first == step; });
-  return found == ended_steps_.end() ? nullptr : &found->second;
+  if (!good) come_together(entries_, problem, steps_, ended);
 }
 
 // The part of a rank that has joined. The others count on it.
@@ -432,10 +431,8 @@ Line& line_of(const std::string& name) {
 }
 
 void set_opener(Opener open) { opener.store(open); }
-void set_joining(bool now) {
-  joining.store(now);
-  if (!now) forget_runs();  // ranks that have joined early have run less
-}
+void set_joining(bool now) { joining.store(now); }
+const std::atomic<uint64_t>& starts() { return times_started; }
 uint64_t helped() { return times_helped.load(); }
 
 }  // namespace slipstream::tensorflow

@@ -1,23 +1,28 @@
 // Operations that all ranks start in one order, on groups of their own.
 //
-// Before an operation begins, the ranks ask each other which one it is: 72 bytes of each, in one all-reduce. So a rank
+// Before an operation begins, the ranks ask each other which one it is: 64 bytes of each, in one all-reduce. So a rank
 // that has joined (it has no more batches) finds out that the others start one, and which: it takes part without data.
 // Only if one has joined, or the ranks differ, they tell each other more, in an all-gather. Questions run ahead of
 // operations: they have a group of their own.
 //
-// If the ranks differ, all of them fail the operation, and with it the steps that it belongs to. TensorFlow ends such a
-// step at another place on each rank, so some have asked about more operations of it than others. Each rank fails what
-// it has in its line, and asks with `flushing` from then on, until all ranks do: then all are at the same place again.
+// If the ranks differ, all of them fail the operation, and with it the step that it belongs to.
 //
-// A step may also fail for another reason, while operations of it wait for other ranks. If these start them in the same
-// run of their function (runs.h), this rank takes part with its data. If ranks ask in different runs, those in the
-// latest one wait for the others, whose steps fail until they are in the same.
+// A step may end before it has started all of its operations, at another place on each rank. So a rank whose step has
+// failed puts a mark into its line, behind what the step has started: it asks with `flushing` in place of an operation.
+// A mark tells how many operations its step has started, and an operation how many its step has started before. So the
+// ranks know what a mark meets:
+// - marks of all ranks: the step has failed on all of them, and they go on.
+// - the operation of the same step: it fails, and with it the step of its rank.
+// - an operation of a later step, which is the first one of that: the step has failed on the rank of the mark alone,
+//   when no other rank waited for it any more. The operation is asked about anew.
+// Where a mark meets operations, the ranks have asked about more of them by then. So all ranks drop what they have
+// asked, and ask with `flushing` until all do: then they are at the same place.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,6 +31,8 @@
 
 #include "capi/handle.h"
 #include "capi/slipstream.h"
+#include "tensorflow/entries.h"
+#include "tensorflow/started_steps.h"
 #include "tensorflow/ticket.h"
 
 namespace slipstream::tensorflow {
@@ -51,36 +58,31 @@ class Line {
   // This rank takes part in what the others start, after what it has started itself, until all have called this as
   // often. Nothing, if no rank has used the line.
   void join();
+  // A step that may have used the line has failed, and it had started nothing before the start of this number
+  // (see starts()). If it has started nothing at all, others hear of that with the next start of this rank on any line:
+  // it may be that the rank had no more data, and joins. `alone`: no other step ran at the same time. Otherwise nobody
+  // knows what the step has started, and the job ends.
+  void give_up(uint64_t since, bool alone);
+  // Has the others hear of it now.
+  void tell_given_up();
   // The process has left the job.
   void forget();
 
  private:
-  struct Entry;
   struct Question;
   enum class State : uint8_t { closed, opening, open };
-  // What a ticket is to be told once the lock is free: whoever waits for it goes on in this thread, and may start
-  // others.
-  struct Ended {
-    std::shared_ptr<Ticket> ticket;
-    size_t call;     // kNone: it was not started
-    int32_t status;  // as slipstream.h numbers them
-    std::string text;
-  };
-  static constexpr size_t kNone = SIZE_MAX;
 
   static void answered(void* user, int32_t status, const char* text);
   static void tell(const std::vector<Ended>& ended);
   void go_on(std::vector<Ended>& ended, bool may_run);
   void ask(const std::shared_ptr<Entry>& entry, bool may_run);
   bool take_first(std::vector<Ended>& ended);
-  static bool in_other_runs(const Entry& entry);
   void judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void explain(const std::shared_ptr<Entry>& entry);
   void follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void help(const Entry& entry, std::vector<Ended>& ended);
-  void come_together(const std::string& problem, std::vector<Ended>& ended);
-  void end_step(const Ticket& ticket, const std::string& problem);
-  const std::string* why_ended(int64_t step) const;
+  void meet_mark(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
+  std::string why_marked(const Entry& entry) const;
   void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
   bool has_joined() const;
   std::array<slipstream_group*, 2> close();
@@ -88,10 +90,11 @@ class Line {
   const std::string name_;
   std::mutex mutex_;
   State state_ = State::closed;
-  std::deque<std::shared_ptr<Entry>> entries_;  // not begun
+  Entries entries_;  // not begun
   slipstream_group *operations_ = nullptr, *questions_ = nullptr;
-  uint64_t opening_ = 0;                                     // how often it was opened
-  std::deque<std::pair<int64_t, std::string>> ended_steps_;  // the latest, and why
+  uint64_t opening_ = 0;  // how often it was opened
+  StartedSteps steps_;
+  uint64_t given_up_ = 0;  // steps that have started nothing here, and of which others do not know
 };
 
 // The line of this name; made at the first call.
@@ -101,6 +104,8 @@ void set_opener(Opener open);
 
 // While this rank is in join, operations that it starts on lines that have joined fail.
 void set_joining(bool joining);
+// How many operations this process has started on all lines. The number stays where it is in memory.
+const std::atomic<uint64_t>& starts();
 // In how many operations of others this process has taken part.
 uint64_t helped();
 

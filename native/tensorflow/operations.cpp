@@ -9,7 +9,6 @@
 #include "lines/plan.h"
 #include "tensorflow/cancellation.h"
 #include "tensorflow/plan.h"
-#include "tensorflow/runs.h"
 #include "tensorflow/waiting.h"
 
 namespace slipstream::tensorflow {
@@ -63,7 +62,6 @@ struct Start {
   Fields fields{};
   std::string line, what;  // what errors call it
   std::string place;       // in the program
-  std::string function;    // whose runs are counted (runs.h); empty: none
 };
 
 std::string text_of(Construction* construction, const char* attribute, const Outcome& outcome) {
@@ -83,7 +81,6 @@ void* create_start(Construction* construction) {
   node->line = text_of(construction, "line", outcome);
   node->what = text_of(construction, "what", outcome);
   node->place = text_of(construction, "place", outcome);
-  node->function = text_of(construction, "function", outcome);
   if (!outcome.ok()) tf.construction_failed(construction, outcome.get());
   return node.release();
 }
@@ -127,8 +124,6 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   const auto ticket = std::make_shared<Ticket>(&tf);
   ticket->what = node.what;
   ticket->step = tf.step(context);
-  ticket->function = node.function;
-  if (!node.function.empty()) ticket->run = run_of(node.function, ticket->step);
   std::vector<lines::Operand> operands(static_cast<size_t>(tf.inputs(context)));
   for (size_t i = 0; i < operands.size(); ++i)
     if (!take(context, static_cast<int>(i), *ticket, operands[i], outcome)) {
@@ -173,8 +168,8 @@ void infer(ShapeContext* context, Status* status) {
 
 void add_start(const Outcome& outcome) {
   OpBuilder* const op = tf.new_op(kStart);
-  for (const char* text : {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string",
-                           "place: string = ''", "function: string = ''"})
+  for (const char* text :
+       {"T: list(type) >= 1", "call: list(int)", "line: string", "what: string", "place: string = ''"})
     tf.add_attribute(op, text);
   tf.add_input(op, "inputs: T");
   tf.add_output(op, "ticket: int64");
@@ -195,7 +190,6 @@ std::string add_operations(const char* library, Opener open) {
   const Outcome outcome(tf);
   add_start(outcome);
   if (outcome.ok()) add_waiting(tf, outcome);
-  if (outcome.ok()) add_begin(tf, outcome);
   return outcome.ok() ? "" : outcome.text();
 }
 

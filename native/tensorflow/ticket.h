@@ -29,9 +29,7 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   explicit Ticket(const Api* tf = nullptr) : tf_(tf) {}
   ~Ticket() override { release(); }
 
-  int64_t step = 0;      // TensorFlow's number for the run that it belongs to
-  std::string function;  // whose runs are counted (runs.h); empty: none are
-  uint64_t run = 0;      // of it
+  int64_t step = 0;  // TensorFlow's number for the run that it belongs to
   // References that live as long as the engine reads and writes.
   std::vector<Tensor*> held;
 

@@ -292,10 +292,10 @@ class Settings:
         "on (then Adasum averages the ranks of each host); off; on all ranks",
     )
     tensorflow_graphs: str = _setting(
-        _one_of("negotiated", "native"),
-        "negotiated",
-        "how operations run in TensorFlow's graphs: negotiated, through Python; native, as operations of TensorFlow's "
-        "own that need no Python; on all ranks",
+        _one_of("native", "negotiated"),
+        "native",
+        "how common operations run in a tf.function: native, as operations of TensorFlow's own that need no Python; "
+        "negotiated, through Python; on all ranks",
     )
     autotune: str = _setting(
         _one_of("off", "auto", "on"),

@@ -1,4 +1,4 @@
-"""Ranks with TensorFlow: processes that stay, since its import takes seconds. Operations in graphs are native ones."""
+"""Ranks with TensorFlow: processes that stay, since its import takes seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from faces.rank_jobs import Ranks
 
 WORKER = Path(__file__).with_name("rank_process.py")
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-NATIVE = QUIET | {"SLIPSTREAM_TENSORFLOW_GRAPHS": "native"}
+NEGOTIATED = QUIET | {"SLIPSTREAM_TENSORFLOW_GRAPHS": "negotiated"}
 
 
 @pytest.fixture(scope="session")
 def tensorflow_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Ranks]]:
     """Jobs by size, each started when first used."""
     folder = tmp_path_factory.mktemp("tensorflow")
-    found = {size: Ranks(size, folder, worker=WORKER, environment=NATIVE) for size in (2, 3)}
+    found = {size: Ranks(size, folder, worker=WORKER, environment=QUIET) for size in (2, 3)}
     yield found
     for ranks in found.values():
         ranks.stop()
@@ -26,9 +26,9 @@ def tensorflow_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[i
 
 @pytest.fixture(scope="session")
 def negotiated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """A job of two ranks whose operations in graphs go through Python, as is the default."""
+    """A job of two ranks whose operations in graphs go through Python."""
     folder = tmp_path_factory.mktemp("tensorflow-negotiated")
-    ranks = Ranks(2, folder, worker=WORKER, environment=QUIET)
+    ranks = Ranks(2, folder, worker=WORKER, environment=NEGOTIATED)
     yield ranks
     ranks.stop()
 

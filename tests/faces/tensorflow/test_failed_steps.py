@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -174,7 +175,116 @@ def check_the_same_run() -> None:
     np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
 
 
+def check_random_failures(seed: int, turns: int) -> None:
+    """Whatever fails on whichever rank: what a step returns has parts of the same step alone, and all ranks go on."""
+    rank, size = hvd.rank(), hvd.size()
+
+    @tf.function
+    def part(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="of a part")
+
+    @tf.function
+    def step(turn: Any, fails_at: Any, more_at: Any, bad: Any) -> Any:
+        found = []
+        for i in range(4):
+            if fails_at == 2 * i:
+                tf.debugging.Assert(False, ["on purpose"])
+            slow = tf.reduce_sum(tf.ones([64, 64]) @ tf.ones([64, 64])) * 0 if (i + rank) % 2 == 0 else 0.0
+            found.append(hvd.allreduce(tf.fill([3], turn) + slow, op=hvd.Sum))
+            if i == 1:
+                found.append(part(tf.fill([3], turn)))
+                found.append(hvd.allreduce(bad, op=hvd.Sum)[:3])
+            if more_at == i:
+                hvd.allreduce(tf.fill([3], turn), op=hvd.Sum)
+            if fails_at == 2 * i + 1:
+                with tf.control_dependencies(found):
+                    tf.debugging.Assert(False, ["on purpose"])
+        return found
+
+    shared, own = np.random.default_rng(seed), np.random.default_rng([seed, rank])
+    good = 0
+    for turn in range(turns):
+        troubled = shared.random(3) < (0.35, 0.1, 0.1)
+        fails_at = own.integers(0, 8) if troubled[0] and own.random() < 0.6 else -1
+        more_at = own.integers(0, 4) if troubled[1] and own.random() < 0.5 else -1
+        bad = np.full(3 + int(troubled[2] and own.random() < 0.5), turn, np.float32)
+        try:
+            found = step(tf.constant(float(turn)), tf.constant(fails_at), tf.constant(more_at), tf.constant(bad))
+        except (tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError):
+            continue
+        good += 1
+        for one in found:
+            np.testing.assert_array_equal(one.numpy(), np.full(3, turn * size), err_msg=f"turn {turn}")
+    assert good > turns // 3
+    # Where the last ones have failed on some ranks alone, the others hear of it in the next one.
+    for _ in range(2):
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            step(tf.constant(1.0), tf.constant(-1), tf.constant(-1), tf.constant(np.ones(3, np.float32)))
+    for one in step(tf.constant(1.0), tf.constant(-1), tf.constant(-1), tf.constant(np.ones(3, np.float32))):
+        np.testing.assert_array_equal(one.numpy(), np.full(3, size))
+
+
+def check_runs_of_some_ranks() -> None:
+    """Ranks may run functions without their operations, or others of the same name, as often as they like."""
+
+    @tf.function
+    def step(communicates: Any) -> Any:
+        if communicates:
+            return hvd.allreduce(tf.ones(2), op=hvd.Sum)
+        return tf.zeros(2)
+
+    members = range(hvd.size() - 1)
+    some = hvd.add_process_set(list(members))
+    of_some = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum, process_set=some))
+    of_all = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
+    for _ in range(3):
+        for _ in range(hvd.rank()):
+            np.testing.assert_array_equal(step(tf.constant(False)).numpy(), np.zeros(2))
+        if hvd.rank() in members:
+            np.testing.assert_array_equal(of_some().numpy(), np.full(2, len(members)))
+        np.testing.assert_array_equal(of_all().numpy(), np.full(2, hvd.size()))
+        np.testing.assert_array_equal(step(tf.constant(True)).numpy(), np.full(2, hvd.size()))
+    hvd.remove_process_set(some)
+
+
+def check_before_its_operations() -> None:
+    """The others learn which rank has failed, and nothing of its next step meets theirs."""
+    yes, no = tf.constant(True), tf.constant(False)
+    for turn in range(6):
+        failing = turn % hvd.size()
+        if hvd.rank() == failing:
+            for _ in range(2):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="before"):
+                    checked(tf.fill([2], 100.0), no, yes)
+        else:
+            for _ in range(2):
+                with pytest.raises(tf.errors.FailedPreconditionError, match=rf": rank {failing} does not take part"):
+                    checked(tf.fill([2], 100.0), yes, yes)
+        np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
+
+
+def check_the_end_of_data() -> None:
+    """A rank whose data ends first raises before its operations, and joins: the others go on without it."""
+
+    @tf.function
+    def step(batches: Any) -> Any:
+        return hvd.allreduce(next(batches), op=hvd.Sum)
+
+    batches = iter(tf.data.Dataset.range(1, 3 + hvd.rank()))
+    found = []
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+        while True:
+            found.append(int(step(batches)))
+    last = hvd.join()
+    assert last == hvd.size() - 1
+    assert found == [i * sum(1 for rank in range(hvd.size()) if rank + 2 >= i) for i in range(1, 3 + hvd.rank())]
+    np.testing.assert_array_equal(step(iter(tf.data.Dataset.range(1, 2))).numpy(), hvd.size())
+
+
 CHECKS = [
+    check_runs_of_some_ranks,
+    check_before_its_operations,
+    check_the_end_of_data,
     check_mismatch_amid_many,
     check_failures_of_all,
     check_the_same_run,
@@ -188,6 +298,11 @@ CHECKS = [
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 9))])
+def test_random_failures(ranks: Any, seed: int) -> None:
+    ranks(check_random_failures, seed, 60 if seed < 3 else 300)
 
 
 @pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all])

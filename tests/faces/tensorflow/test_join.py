@@ -16,7 +16,7 @@ tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
-from faces.tensorflow.conftest import NATIVE, WORKER  # noqa: E402
+from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 
 v1 = tf.compat.v1
 OPS = [hvd.Sum, hvd.Average, hvd.Min, hvd.Max, hvd.Product]
@@ -287,7 +287,7 @@ def test_a_rank_that_is_killed(three: Any) -> None:
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Each rank of this job is a host of its own."""
-    ranks = Ranks(3, tmp_path_factory.mktemp("hosts"), hosts=True, worker=WORKER, environment=NATIVE)
+    ranks = Ranks(3, tmp_path_factory.mktemp("hosts"), hosts=True, worker=WORKER, environment=QUIET)
     yield ranks
     ranks.stop()
 

@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
-from faces.tensorflow.conftest import NATIVE, QUIET, WORKER  # noqa: E402
+from faces.tensorflow.conftest import NEGOTIATED, QUIET, WORKER  # noqa: E402
 
 
 def late(on: int) -> Any:
@@ -163,7 +163,7 @@ def test_process_sets(three: Any) -> None:
     three(check_process_sets)
 
 
-@pytest.mark.parametrize("environment", [QUIET, NATIVE])
+@pytest.mark.parametrize("environment", [NEGOTIATED, QUIET])
 def test_the_first_function(tmp_path: Path, environment: dict[str, str]) -> None:
     ranks = Ranks(2, tmp_path, worker=WORKER, environment=environment)
     try:

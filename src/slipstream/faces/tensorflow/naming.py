@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from slipstream.faces.horovod.process_sets import ProcessSet
 
-__all__ = ["Place", "function_of", "in_session", "is_of_control_flow", "name_in_graph"]
+__all__ = ["Place", "in_session", "name_in_graph"]
 
 _NAMED = "_slipstream_named"  # of a function's graph: how many operations of each process set got a name
 
@@ -44,20 +44,6 @@ def name_in_graph(name: str | None, kind: str, process_set: ProcessSet) -> str |
     while (outer := getattr(graph, "outer_graph", None)) is not None:  # those of functions
         graph = outer
     return str(graph.unique_name(f"slipstream_{kind}"))
-
-
-def is_of_control_flow(graph: Any) -> bool:
-    """Whether it is that of a branch, or of a loop."""
-    from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
-
-    return isinstance(graph, ControlFlowFuncGraph)
-
-
-def function_of(graph: Any) -> str:
-    """The function that a graph belongs to: the same on all ranks that trace the same program."""
-    while is_of_control_flow(graph) and getattr(graph.outer_graph, "building_function", False):
-        graph = graph.outer_graph
-    return _name_of(graph)
 
 
 def _name_of(graph: Any) -> str:

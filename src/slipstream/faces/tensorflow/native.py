@@ -1,9 +1,9 @@
-"""Operations of graphs as two native ones: SlipstreamStart begins, SlipstreamWait gives the results.
+"""Operations of functions as two native ones: SlipstreamStart begins, SlipstreamWait gives the results.
 
 They need no Python, and keep none of TensorFlow's threads busy (native/tensorflow). What belongs together on the ranks
 their line says (`lines`). The operations without a name of all functions are one line, as they run in the order of the
-program (`order`). Each name is a line of its own, and so is each operation in a graph
-of TensorFlow 1, by the name of its node: these may run in whatever order.
+program (`order`). Each name is a line of its own. Sessions of TensorFlow 1 have none: nothing orders what they run, and
+nothing tells when a run has failed (`failed_calls`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from slipstream.comm.membership import job as jobs
 from slipstream.faces.arrays.movement import number_of_root
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
+from slipstream.faces.tensorflow import failed_calls
 from slipstream.faces.tensorflow.lines import line_of
-from slipstream.faces.tensorflow.naming import Place, function_of
+from slipstream.faces.tensorflow.naming import Place, in_session
 from slipstream.faces.tensorflow.operations import apply_operation
 from slipstream.faces.tensorflow.order import after_latest
 
@@ -71,26 +72,20 @@ def started(call: Call | None, inputs: Sequence[Any]) -> list[Any] | None:
     if jobs.current().settings.tensorflow_graphs != "native":
         return None
     graph = tf.compat.v1.get_default_graph()
-    ordered = graph.building_function
-    if ordered and not tf.compat.v1.executing_eagerly_outside_functions():
-        return None  # nothing orders the calls of a function in a session
+    if not graph.building_function or in_session() or not failed_calls.are_seen():
+        return None
     if graph._get_control_flow_context() is not None:
         return None  # of TensorFlow 1: iterations of a loop may overlap
     apply = apply_operation()
     if apply is None:
         return None
-    return _added(apply, call, inputs, graph, ordered)
+    return _added(apply, call, inputs, graph)
 
 
-def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: bool) -> list[Any]:
+def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any) -> list[Any]:
     kind = "allreduce" if call.collective == _ALL_REDUCE else "broadcast"
     given, place = ("", call.name) if isinstance(call.name, Place) else (call.name or "", "")
-    if given:
-        name = f"{kind}.{given}"
-    elif ordered:
-        name = "without a name"
-    else:
-        name = f"node {graph.unique_name(f'slipstream_{kind}')}"
+    name = f"{kind}.{given}" if given else "without a name"
     line = line_of(call.process_set, name)
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     fields = [call.collective, call.op, call.root, call.wire, *scales]
@@ -103,7 +98,6 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any, ordered: b
             line=line,
             what=given,
             place=place,
-            function=function_of(graph) if ordered else "",
         )
         latest(ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))

@@ -1,8 +1,7 @@
 """The native operations (native/tensorflow), which are added to TensorFlow when a graph needs one for the first time.
 
 SlipstreamStart begins an operation of the engine (`native`), SlipstreamOpen makes a ticket for one of Python's
-(`graph_calls`), and SlipstreamWait waits for either. SlipstreamBegin counts the runs of functions (`order`). They are
-there too when a graph is loaded that has them.
+(`graph_calls`), and SlipstreamWait waits for either. They are there too when a graph is loaded that has them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import tensorflow as tf
 from slipstream import _core
 from slipstream.base.log import Log
 
-__all__ = ["Opener", "apply_operation", "set_opener"]
+__all__ = ["Opener", "apply_operation", "are_added", "set_opener"]
 
 Opener = Callable[[str], tuple[int, int, str, str] | None]
 
@@ -46,6 +45,11 @@ def apply_operation() -> Any:
     return _apply
 
 
+def are_added() -> bool:
+    """Whether TensorFlow has them."""
+    return _apply is not None
+
+
 def _open(line: str) -> tuple[int, int, str, str] | None:
     return _openers[0](line)
 
@@ -65,10 +69,7 @@ def _added() -> Any:
     problem = _core.tensorflow_cancellation(f"{folder}/libtensorflow_cc.so.2", config.SerializeToString())
     # A function runs it even if nobody uses the result, so its errors are raised; and nothing waits for it in vain.
     unordered = frozenset(auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS)
-    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = unordered | {
-        "SlipstreamWait",
-        "SlipstreamBegin",
-    }
+    auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = unordered | {"SlipstreamWait"}
     if problem:
         _log.info("operations in TensorFlow's graphs do not end when their step is cancelled: %s", problem)
     return apply_op

@@ -21,10 +21,8 @@ from tensorflow.python.framework.auto_control_deps import AutomaticControlDepend
 from tensorflow.python.ops import gradients_util
 
 from slipstream.faces.tensorflow import gates
-from slipstream.faces.tensorflow.naming import function_of, is_of_control_flow
-from slipstream.faces.tensorflow.operations import apply_operation
 
-__all__ = ["CALL", "after_latest", "behind_latest"]
+__all__ = ["CALL", "Within", "after_latest", "behind_latest", "within_function"]
 
 CALL = "slipstream_call"
 """What the nodes are called that run Python."""
@@ -40,15 +38,14 @@ class _Ordered:
     spans: list[tuple[int, int, Any]] = field(default_factory=list)
     nodes: int = 0  # how many are in order
     latest: Any = None  # the last one of these that has, or calls, an operation
-    counted: bool = False
 
 
 @dataclass(frozen=True)
-class _Within:
-    """What a function has, with those that it calls."""
+class Within:
+    """What a function has, with those that it calls: operations, and the lines of native ones."""
 
     operations: bool = False
-    native: frozenset[str] = frozenset()  # the functions of native operations
+    lines: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager
@@ -99,7 +96,7 @@ def _put_in_order(graph: Any) -> _Ordered:
             continue
         ordered.nodes += 1
         one = operations[begin]
-        if _within_node(one).operations:
+        if _has_operations(one):
             if ordered.latest is not None:
                 one._add_control_input(ordered.latest)
             ordered.latest = one
@@ -107,29 +104,18 @@ def _put_in_order(graph: Any) -> _Ordered:
 
 
 def _complete(graph: Any) -> None:
-    """Puts all of a function in order, and has it count its runs if it has native operations (native/tensorflow)."""
-    if tf.executing_eagerly() or not _is_of_function(graph):
-        return
-    ordered = _put_in_order(graph)
-    if ordered.latest is None or ordered.counted or is_of_control_flow(graph):
-        return
-    functions = set().union(*(_within_node(one).native for one in graph.get_operations()))
-    if not functions:
-        return
-    ordered.counted = True
-    with graph.control_dependencies(None), tf.device("CPU:0"):
-        begin = apply_operation()("SlipstreamBegin", name=None, functions="\n".join(sorted(functions)))
-    if graph.experimental_acd_manager is None:  # a backward function: nothing else has it run
-        graph.control_outputs.append(begin)
+    """Puts all of a function in order."""
+    if not tf.executing_eagerly() and _is_of_function(graph):
+        _put_in_order(graph)
 
 
-def _within_node(node: Any) -> _Within:
-    """What a node has, or the functions have that it calls."""
+def _has_operations(node: Any) -> bool:
+    """Whether a node is one, or calls a function that has some."""
     if node.type == "SlipstreamStart":
-        return _Within(True, frozenset([function_of(node.graph)]))
+        return True
     if not _takes_functions(node.type):
-        return _Within()
-    return _union(map(_within_function, _called_by(node.node_def)))
+        return False
+    return any(within_function(name).operations for name in _called_by(node.node_def))
 
 
 @functools.cache
@@ -149,17 +135,14 @@ def _called_by(definition: Any) -> list[str]:
 
 
 @functools.cache
-def _within_function(name: str) -> _Within:
+def within_function(name: str) -> Within:
+    """What the function of this name has."""
     nodes = context.context().get_function_def(name).node_def
-    own = frozenset(one.attr["function"].s.decode() for one in nodes if one.op == "SlipstreamStart")
     operations = any(one.op.startswith("Slipstream") or CALL in one.name for one in nodes)
+    lines = frozenset(one.attr["line"].s.decode() for one in nodes if one.op == "SlipstreamStart")
     called = {called for one in nodes for called in _called_by(one)} - {name}
-    return _union([_Within(operations, own), *map(_within_function, called)])
-
-
-def _union(found: Any) -> _Within:
-    every = list(found)
-    return _Within(any(one.operations for one in every), frozenset().union(*(one.native for one in every)))
+    found = [Within(operations, lines), *map(within_function, called)]
+    return Within(any(one.operations for one in found), frozenset().union(*(one.lines for one in found)))
 
 
 def _install() -> None:
