@@ -209,7 +209,9 @@ def check_random_failures(seed: int, turns: int) -> None:
         more_at = own.integers(0, 4) if troubled[1] and own.random() < 0.5 else -1
         bad = np.full(3 + int(troubled[2] and own.random() < 0.5), turn, np.float32)
         try:
-            found = step(tf.constant(float(turn)), tf.constant(fails_at), tf.constant(more_at), tf.constant(bad))
+            found = step(
+                tf.constant(float(turn)), tf.constant(fails_at), tf.constant(more_at), tf.constant(bad)
+            )
         except (tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError):
             continue
         good += 1
@@ -258,7 +260,9 @@ def check_before_its_operations() -> None:
                     checked(tf.fill([2], 100.0), no, yes)
         else:
             for _ in range(2):
-                with pytest.raises(tf.errors.FailedPreconditionError, match=rf": rank {failing} does not take part"):
+                with pytest.raises(
+                    tf.errors.FailedPreconditionError, match=rf": rank {failing} does not take part"
+                ):
                     checked(tf.fill([2], 100.0), yes, yes)
         np.testing.assert_array_equal(checked(tf.ones(2), yes, yes).numpy(), np.full(2, hvd.size()))
 
@@ -277,7 +281,9 @@ def check_the_end_of_data() -> None:
             found.append(int(step(batches)))
     last = hvd.join()
     assert last == hvd.size() - 1
-    assert found == [i * sum(1 for rank in range(hvd.size()) if rank + 2 >= i) for i in range(1, 3 + hvd.rank())]
+    assert found == [
+        i * sum(1 for rank in range(hvd.size()) if rank + 2 >= i) for i in range(1, 3 + hvd.rank())
+    ]
     np.testing.assert_array_equal(step(iter(tf.data.Dataset.range(1, 2))).numpy(), hvd.size())
 
 
@@ -300,7 +306,9 @@ def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 9))])
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 9))]
+)
 def test_random_failures(ranks: Any, seed: int) -> None:
     ranks(check_random_failures, seed, 60 if seed < 3 else 300)
 

@@ -270,9 +270,7 @@ def check_second_wait() -> None:
     @tf.function
     def twice(x: Any) -> Any:
         call = [1, 0, 0, 0, *np.array([1.0, 1.0]).view(np.int64).tolist()]
-        ticket, results = raw(
-            "SlipstreamStart", inputs=[x], call=call, line="all: twice", what="", place=""
-        )
+        ticket, results = raw("SlipstreamStart", inputs=[x], call=call, line="all: twice", what="", place="")
         (first,) = raw("SlipstreamWait", ticket=ticket, results=results)
         (second,) = raw("SlipstreamWait", ticket=ticket, results=[results[0] + 1])
         return first, second
