@@ -1,0 +1,105 @@
+"""The end of JAX's processes in a job that goes on without the ranks that it loses (`slipstream run --min-np`).
+
+JAX's processes leave together: each waits at its end for all others, also for one that was killed. Only when JAX has
+missed that one's heartbeat for 100 seconds it ends those that are left, busy or not. In such a job they get JAX's
+recoverability here, which does neither. But with it the process that serves the others does not wait for them, and
+JAX ends those that it leaves behind. So it waits here for those that live.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = ["add"]
+
+_RECOVERABILITY = "jax_enable_recoverability"
+_HERE = "slipstream/ends/"  # and the number of a process that has come to its end; the value is its rank
+_MOST_SECONDS = 300.0  # as JAX waits at its end
+_ANSWER_SECONDS = 10.0  # in which a rank that lives answers
+_LOOK_SECONDS = 0.1
+
+
+def add() -> None:
+    """Makes JAX recoverable, if the job loses ranks and goes on; the user's own choice stays.
+
+    What this replaces is no public interface. If it is not what it was, nothing happens.
+    """
+    state: Any = getattr(importlib.import_module("jax._src.distributed"), "State", None)
+    shutdown = getattr(state, "shutdown", None)
+    if shutdown is None or not (_loses_ranks(os.environ) and _has_only_cpus(os.environ)):
+        return
+    importlib.import_module("jax._src.config").config.update(_RECOVERABILITY, True)
+    # What is to be called at the end is called in turn, the last one first: JAX's end, which comes with the rest of
+    # JAX, shall find the process in the job still.
+    importlib.import_module("slipstream.comm.membership.job")
+
+    def shut_down(self: Any) -> None:
+        try:
+            if self.client is not None:
+                _part(self)
+        finally:
+            shutdown(self)
+
+    state.shutdown = shut_down
+
+
+def _loses_ranks(env: Mapping[str, str]) -> bool:
+    """Whether slipstream carries JAX's collectives, so that no survivor waits in one, in a job that goes on."""
+    ours = env.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi" and _RECOVERABILITY.upper() not in env
+    return ours and int(env.get("SLIPSTREAM_MIN_NP", 1)) < int(env.get("SLIPSTREAM_SIZE", 1))
+
+
+def _has_only_cpus(env: Mapping[str, str]) -> bool:
+    """Whether JAX can have no other devices, whose collectives would wait for a lost process until JAX ends them."""
+    others = entry_points(group="jax_plugins") or any(map(find_spec, ("jax_plugins", "libtpu")))
+    return env.get("JAX_PLATFORMS") == "cpu" or not others
+
+
+def _part(state: Any) -> None:
+    """Tells the process that serves the others that this one ends; as that one, waits until all that live have left."""
+    if state.service is None:
+        state.client.key_value_set(f"{_HERE}{state.process_id}", os.environ["SLIPSTREAM_RANK"], True)
+        return
+    session = _session()
+    until = time.monotonic() + _MOST_SECONDS
+    while True:
+        alive = _alive(session) if state.num_processes == _number("SIZE") else None
+        told = state.client.key_value_dir_get(_HERE)  # after that: one that has told it may be gone
+        here = {int(key.rpartition("/")[2]): int(rank) for key, rank in told}
+        waits = len(here) + 1 < state.num_processes if alive is None else alive - set(here.values())
+        if not waits or time.monotonic() > until:
+            break
+        time.sleep(_LOOK_SECONDS)
+    if here:
+        state.client.get_live_nodes([state.process_id, *here])  # returns when they have left
+
+
+def _session() -> Any:
+    """That of the job, which is told if an exception ends this process; None if it is in none."""
+    job = importlib.import_module("slipstream.comm.membership.job")
+    failures = importlib.import_module("slipstream.comm.membership.failures")
+    try:
+        session = job.current_or_only().session
+    except failures.errors.SlipstreamError:
+        return None
+    if words := failures.last_words():  # else others would wait for this process, and it for them
+        session.abandon(words)
+    return session
+
+
+def _alive(session: Any) -> set[int] | None:
+    """The other ranks that live; None where nobody can tell."""
+    if session is None:
+        return None
+    others = [rank for rank in range(_number("SIZE")) if rank != _number("RANK")]
+    return set(session.probe(others, _ANSWER_SECONDS))
+
+
+def _number(name: str) -> int:
+    return int(os.environ[f"SLIPSTREAM_{name}"])
