@@ -2,7 +2,7 @@
 
 slipstream run -np 3 --min-np 1 -- python tests/faces/jax_ends_rank.py KIND
 
-KIND: killed, together, shuts_down, early, raises_first or raises_last.
+KIND: killed, shrinks, together, shuts_down, early, raises_first or raises_last.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import slipstream
 
 WORK_SECONDS = 2.0
 
@@ -36,8 +38,11 @@ def work() -> None:
         float(np.ones(1000).sum())
 
 
-def survive() -> None:
-    """Process 1 dies. Process 0 ends by the error that it gets; process 2 catches its own, and saves its work."""
+def survive(*, shrinks: bool) -> None:
+    """Process 1 dies. Process 0 ends by the error that it gets; process 2 catches its own, and saves its work.
+
+    ``shrinks``: both catch it, and go on in a smaller job before.
+    """
     me = jax.process_index()
     assert total() == 3
     if me == 1:
@@ -45,10 +50,14 @@ def survive() -> None:
     try:
         total()
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        if me == 0:
+        if shrinks:
+            group = slipstream.world().shrink()
+            assert slipstream.all_reduce(np.ones(1), group=group) == 2
+        elif me == 0:
             raise
-        work()
-        print(f"{told(error)}; saved", flush=True)
+        if me == 2:
+            work()
+            print(f"{told(error)}; saved", flush=True)
 
 
 def told(error: Exception) -> str:
@@ -73,8 +82,8 @@ def main() -> None:
     """Ends as the command line says."""
     jax.distributed.initialize()
     kind = sys.argv[1]
-    if kind == "killed":
-        survive()
+    if kind in ("killed", "shrinks"):
+        survive(shrinks=kind == "shrinks")
     elif kind.startswith("raises"):
         raise_at({"raises_first": 0, "raises_last": 2}[kind])
     else:

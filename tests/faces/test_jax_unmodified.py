@@ -136,14 +136,15 @@ def test_an_exception_of_one_process_ends_the_others(tag: str) -> None:
     assert re.search(r"rank 1 .*(left|ended|raised|aborted)", told(tag, "raises", 2, "--min-np", "1")[0])
 
 
-def test_survivors_of_a_killed_process_end_when_they_are_ready(tag: str) -> None:
+@pytest.mark.parametrize("kind", ["killed", "shrinks"])
+def test_survivors_of_a_killed_process_end_when_they_are_ready(tag: str, kind: str) -> None:
     """JAX alone takes 100 seconds, and then ends them with SIGABRT."""
     begun = time.monotonic()
-    code, out, err = job(tag, 3, HERE / "jax_ends_rank.py", "killed", options=("--min-np", "1"))
+    code, out, err = job(tag, 3, HERE / "jax_ends_rank.py", kind, options=("--min-np", "1"))
     assert time.monotonic() - begun < 80
     assert code == 0, out + err  # one has succeeded
     assert re.search(r"^\[2\] PeerLost: .*; saved$", out, re.MULTILINE), out + err
-    assert "rank 0 on host localhost exited with code 1" in err
+    assert ("rank 0 on host localhost exited with code 1" in err) == (kind == "killed")
     assert "rank 1 on host localhost was ended by signal 9 (SIGKILL)" in err
     assert err.count("was ended by signal") == 1, err
 

@@ -66,39 +66,42 @@ def _part(state: Any) -> None:
     if state.service is None:
         state.client.key_value_set(f"{_HERE}{state.process_id}", os.environ["SLIPSTREAM_RANK"], True)
         return
-    session = _session()
+    job = _job()
+    # The ranks of a job that has shrunk have other numbers than those that they tell.
+    has_shrunk = job is not None and job.size < _number("SIZE")
+    size = job.size if has_shrunk else state.num_processes
     until = time.monotonic() + _MOST_SECONDS
     while True:
-        alive = _alive(session) if state.num_processes == _number("SIZE") else None
+        alive = _alive(job)
         told = state.client.key_value_dir_get(_HERE)  # after that: one that has told it may be gone
         here = {int(key.rpartition("/")[2]): int(rank) for key, rank in told}
-        waits = len(here) + 1 < state.num_processes if alive is None else alive - set(here.values())
-        if not waits or time.monotonic() > until:
+        if not has_shrunk:
+            alive -= set(here.values())
+        if not alive or len(here) + 1 >= size or time.monotonic() > until:
             break
         time.sleep(_LOOK_SECONDS)
     if here:
         state.client.get_live_nodes([state.process_id, *here])  # returns when they have left
 
 
-def _session() -> Any:
-    """That of the job, which is told if an exception ends this process; None if it is in none."""
-    job = importlib.import_module("slipstream.comm.membership.job")
+def _job() -> Any:
+    """That of this process, which is told if an exception ends the process; None if it is in none."""
+    jobs = importlib.import_module("slipstream.comm.membership.job")
     failures = importlib.import_module("slipstream.comm.membership.failures")
     try:
-        session = job.current_or_only().session
+        job = jobs.current_or_only()
     except failures.errors.SlipstreamError:
         return None
     if words := failures.last_words():  # else others would wait for this process, and it for them
-        session.abandon(words)
-    return session
+        job.session.abandon(words)
+    return job
 
 
-def _alive(session: Any) -> set[int] | None:
-    """The other ranks that live; None where nobody can tell."""
-    if session is None:
-        return None
-    others = [rank for rank in range(_number("SIZE")) if rank != _number("RANK")]
-    return set(session.probe(others, _ANSWER_SECONDS))
+def _alive(job: Any) -> set[int]:
+    """The other ranks that live; all of them where nobody can tell."""
+    mine, size = (_number("RANK"), _number("SIZE")) if job is None else (job.rank, job.size)
+    others = [rank for rank in range(size) if rank != mine]
+    return set(others if job is None else job.session.probe(others, _ANSWER_SECONDS))
 
 
 def _number(name: str) -> int:
