@@ -52,7 +52,8 @@ def add() -> None:
 def _loses_ranks(env: Mapping[str, str]) -> bool:
     """Whether slipstream carries JAX's collectives, so that no survivor waits in one, in a job that goes on."""
     ours = env.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi" and _RECOVERABILITY.upper() not in env
-    return ours and int(env.get("SLIPSTREAM_MIN_NP", 1)) < int(env.get("SLIPSTREAM_SIZE", 1))
+    size = int(env.get("SLIPSTREAM_SIZE", 1))
+    return ours and int(env.get("SLIPSTREAM_MIN_NP", size)) < size
 
 
 def _has_only_cpus(env: Mapping[str, str]) -> bool:
