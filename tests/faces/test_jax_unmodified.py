@@ -187,6 +187,7 @@ def test_a_job_that_loses_ranks_has_jax_recoverable(tag: str, tmp_path: Path) ->
     assert recoverable("--min-np", "2") == "False"
     assert recoverable(*loses, "-e", "JAX_ENABLE_RECOVERABILITY=0") == "False"
     assert recoverable(*loses, "-e", "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo") == "False"
+    assert recoverable(*loses, "-e", "MPITRAMPOLINE_LIB=/its/own.so") == "False"
     assert recoverable(*loses, *plugin) == "False"
     assert recoverable(*loses, *plugin, "-e", "JAX_PLATFORMS=cpu") == "True"
 

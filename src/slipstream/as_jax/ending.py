@@ -31,12 +31,14 @@ def add() -> None:
     What this replaces is no public interface. If it is not what it was, nothing happens.
     """
     state: Any = getattr(importlib.import_module("jax._src.distributed"), "State", None)
+    config: Any = importlib.import_module("jax._src.config").config
     shutdown = getattr(state, "shutdown", None)
-    if shutdown is None or not (_loses_ranks(os.environ) and _has_only_cpus(os.environ)):
+    known = shutdown is not None and hasattr(config, _RECOVERABILITY)
+    if not (known and _loses_ranks(os.environ) and _has_only_cpus(os.environ)):
         return
-    importlib.import_module("jax._src.config").config.update(_RECOVERABILITY, True)
-    # What is to be called at the end is called in turn, the last one first: JAX's end, which comes with the rest of
-    # JAX, shall find the process in the job still.
+    config.update(_RECOVERABILITY, True)
+    # Python calls functions of `atexit` in reverse order. JAX registers its end later than that module, so it runs
+    # before this process leaves the job.
     importlib.import_module("slipstream.comm.membership.job")
 
     def shut_down(self: Any) -> None:
@@ -51,9 +53,10 @@ def add() -> None:
 
 def _loses_ranks(env: Mapping[str, str]) -> bool:
     """Whether slipstream carries JAX's collectives, so that no survivor waits in one, in a job that goes on."""
-    ours = env.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi" and _RECOVERABILITY.upper() not in env
+    library = os.path.basename(env.get("MPITRAMPOLINE_LIB", ""))
+    ours = env.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi" and library == "libslipstream_mpi.so"
     size = int(env.get("SLIPSTREAM_SIZE", 1))
-    return ours and int(env.get("SLIPSTREAM_MIN_NP", size)) < size
+    return ours and _RECOVERABILITY.upper() not in env and int(env.get("SLIPSTREAM_MIN_NP", size)) < size
 
 
 def _has_only_cpus(env: Mapping[str, str]) -> bool:
