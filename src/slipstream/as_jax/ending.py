@@ -32,7 +32,7 @@ def add() -> None:
     """
     state: Any = getattr(importlib.import_module("jax._src.distributed"), "State", None)
     config: Any = importlib.import_module("jax._src.config").config
-    shutdown = getattr(state, "shutdown", None)
+    shutdown: Any = getattr(state, "shutdown", None)
     known = shutdown is not None and hasattr(config, _RECOVERABILITY)
     if not (known and _loses_ranks(os.environ) and _has_only_cpus(os.environ)):
         return
