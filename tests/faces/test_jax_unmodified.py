@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import json
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,12 +129,69 @@ def test_a_process_that_does_not_come_to_its_group_is_named(tag: str) -> None:
 
 
 def test_groups_that_call_unlike_numbers_of_collectives_are_no_mistake(tag: str) -> None:
-    assert set(told(tag, "loops", 4).values()) == {"4.0"}
+    assert told(tag, "loops", 4) == dict.fromkeys(range(4), "4.0")
 
 
 def test_an_exception_of_one_process_ends_the_others(tag: str) -> None:
     """It does not wait at its end for those who wait for it."""
     assert re.search(r"rank 1 .*(left|ended|raised|aborted)", told(tag, "raises", 2, "--min-np", "1")[0])
+
+
+@pytest.mark.parametrize("kind", ["killed", "shrinks"])
+def test_survivors_of_a_killed_process_end_when_they_are_ready(tag: str, kind: str) -> None:
+    """JAX alone takes 100 seconds, and then ends them with SIGABRT."""
+    begun = time.monotonic()
+    code, out, err = job(tag, 3, HERE / "jax_ends_rank.py", kind, options=("--min-np", "1"))
+    assert time.monotonic() - begun < 80
+    assert code == 0, out + err  # one has succeeded
+    assert re.search(r"^\[2\] PeerLost: .*; saved$", out, re.MULTILINE), out + err
+    assert ("rank 0 on host localhost exited with code 1" in err) == (kind == "killed")
+    assert "rank 1 on host localhost was ended by signal 9 (SIGKILL)" in err
+    assert err.count("was ended by signal") == 1, err
+
+
+@pytest.mark.parametrize("kind", ["together", "shuts_down", "early"])
+def test_processes_that_could_do_without_others_leave_together(tag: str, kind: str) -> None:
+    code, out, err = job(tag, 3, HERE / "jax_ends_rank.py", kind, options=("--min-np", "1"))
+    assert code == 0, out + err
+    assert sorted(re.findall(r"^\[\d\] all is right$", out, re.MULTILINE)) == [
+        f"[{rank}] all is right" for rank in range(3)
+    ]
+    assert "was ended by signal" not in err
+
+
+@pytest.mark.parametrize("kind", ["raises_first", "raises_last"])
+def test_an_exception_is_told_where_processes_could_do_without_others(tag: str, kind: str) -> None:
+    """JAX's end of the one that raised does not wait for those that wait for it."""
+    code, out, err = job(tag, 3, HERE / "jax_ends_rank.py", kind, options=("--min-np", "1"))
+    assert code == 0, out + err  # the others have succeeded
+    raised = 0 if kind == "raises_first" else 2
+    told = re.findall(rf"^\[(\d)\] PeerLost: rank {raised} .* raised ValueError", out, re.MULTILINE)
+    assert sorted(told) == [str(rank) for rank in range(3) if rank != raised], out + err
+    assert "was ended by signal" not in err
+
+
+def test_a_job_that_loses_ranks_has_jax_recoverable(tag: str, tmp_path: Path) -> None:
+    (tmp_path / "jax_plugins").mkdir()
+    other = shutil.copy(LIBRARY, tmp_path / "another_mpi.so")
+    script = "import jax; print(jax.config.jax_enable_recoverability)"
+
+    def recoverable(*options: str) -> str:
+        code, out, err = run(tag, "-np", "2", *options, "--", sys.executable, "-c", script)
+        assert code == 0, err
+        (found,) = set(re.findall(r"^\[\d\] (.*)$", out, re.MULTILINE))
+        return found
+
+    loses = ("--min-np", "1")
+    plugin = ("-e", f"PYTHONPATH={tmp_path}")
+    assert recoverable(*loses) == "True"
+    assert recoverable() == "False"
+    assert recoverable("--min-np", "2") == "False"
+    assert recoverable(*loses, "-e", "JAX_ENABLE_RECOVERABILITY=0") == "False"
+    assert recoverable(*loses, "-e", "JAX_CPU_COLLECTIVES_IMPLEMENTATION=gloo") == "False"
+    assert recoverable(*loses, "-e", f"MPITRAMPOLINE_LIB={other}") == "False"
+    assert recoverable(*loses, *plugin) == "False"
+    assert recoverable(*loses, *plugin, "-e", "JAX_PLATFORMS=cpu") == "True"
 
 
 def test_the_example_walks_one_curve_and_learns(tag: str, tmp_path: Path) -> None:

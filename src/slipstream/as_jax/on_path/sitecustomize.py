@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ADDED = {
     "jax._src.clusters": "slipstream.as_jax.cluster",
+    "jax._src.distributed": "slipstream.as_jax.ending",
     "jax._src.lax.parallel": "slipstream.as_jax.float16",
 }
 
