@@ -25,7 +25,7 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "session": {"base", "kernels", "transport", "engine", "boards"},
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "xla": {"capi"},
-    "lines": {"capi"},
+    "lines": {"base", "capi"},
     "tensorflow": {"capi", "lines"},
     "mxnet": {"base", "capi", "lines"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},

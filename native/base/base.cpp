@@ -7,9 +7,10 @@
 namespace slipstream {
 
 const char* name_of(DType t) {
-  static const char* const names[kDTypes] = {"float64", "float32", "float16", "bfloat16",  "float8_e4m3", "float8_e5m2",
-                                             "int8",    "int16",   "int32",   "int64",     "uint8",       "uint16",
-                                             "uint32",  "uint64",  "bool",    "complex64", "complex128",  "block_int8"};
+  static const char* const names[kDTypes] = {"float64",     "float32",    "float16",   "bfloat16", "float8_e4m3fn",
+                                             "float8_e5m2", "int8",       "int16",     "int32",    "int64",
+                                             "uint8",       "uint16",     "uint32",    "uint64",   "bool",
+                                             "complex64",   "complex128", "block_int8"};
   const auto i = static_cast<unsigned>(t);
   return i < kDTypes ? names[i] : "?";
 }

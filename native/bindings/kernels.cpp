@@ -3,11 +3,13 @@
 #include <nanobind/nanobind.h>
 
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/float_state.h"
 #include "bindings/gil.h"
 #include "bindings/module.h"
+#include "lines/neutral.h"
 
 namespace nb = nanobind;
 
@@ -43,6 +45,14 @@ void bind_kernels(nb::module_& m) {
       },
       nb::arg("dtype"), nb::arg("op"), nb::arg("dst"), nb::arg("a"), nb::arg("b"), nb::arg("count"),
       "dst[i] = a[i] (op) b[i] on addresses of `count` elements.");
+  m.def(
+      "neutral",
+      [](int dtype, int op) {
+        std::vector<std::byte> found(size_of(dtype_of(dtype)));
+        lines::fill_neutral(dtype, op, found);
+        return nb::bytes(found.data(), found.size());
+      },
+      nb::arg("dtype"), nb::arg("op"), "An element that changes nothing in a reduction by `op`.");
   m.def(
       "cast",
       [](int from, int to, uintptr_t dst, uintptr_t src, size_t count) {

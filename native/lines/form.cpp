@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/dtype.h"
 #include "capi/table.h"
 
 namespace slipstream::lines {
@@ -13,6 +14,11 @@ namespace {
 constexpr size_t kMostLabel = 160;  // letters
 
 void append(std::string& form, int64_t number) { form.append(reinterpret_cast<const char*>(&number), sizeof number); }
+
+// The number may be another rank's.
+const char* name_of_dtype(int32_t dtype) {
+  return dtype >= 0 && dtype < kDTypes ? name_of(static_cast<DType>(dtype)) : "?";
+}
 
 void describe_one(const Operand& one, Planned& operation) {
   append(operation.form, one.dtype);
@@ -54,13 +60,6 @@ Asked read(Reader& reader) {
 }
 
 }  // namespace
-
-const char* name_of_dtype(int32_t dtype) {
-  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",  "float8_e4m3fn", "float8_e5m2",
-                                    "int8",    "int16",   "int32",   "int64",     "uint8",         "uint16",
-                                    "uint32",  "uint64",  "bool",    "complex64", "complex128"};
-  return kNames[dtype];
-}
 
 const char* name_of_op(int32_t op) {
   constexpr const char* kNames[] = {"sum", "product", "min", "max", "average"};

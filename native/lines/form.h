@@ -11,8 +11,7 @@
 
 namespace slipstream::lines {
 
-// "float32"; "sum".
-const char* name_of_dtype(int32_t dtype);
+// "sum".
 const char* name_of_op(int32_t op);
 
 // Writes the kind, form, title and label. `what` is there already.

@@ -1,5 +1,6 @@
 #include "lines/neutral.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -91,7 +92,7 @@ void fill_neutral(int32_t dtype, int32_t op, std::vector<std::byte>& memory) {
   const size_t step = bytes_of(dtype);
   // Of a complex number, the imaginary part stays 0.
   const bool complex = dtype == SLIPSTREAM_C64 || dtype == SLIPSTREAM_C128;
-  const size_t bytes = complex ? step / 2 : step;
+  const size_t bytes = std::min(complex ? step / 2 : step, sizeof pattern);
   for (size_t at = 0; at + step <= memory.size(); at += step) std::memcpy(memory.data() + at, &pattern, bytes);
 }
 

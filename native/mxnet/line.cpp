@@ -8,13 +8,13 @@
 #include "capi/calls.h"
 #include "capi/table.h"
 #include "lines/form.h"
+#include "lines/mismatch.h"
 #include "lines/plan.h"
 
 namespace slipstream::mxnet {
 
 namespace {
 
-constexpr size_t kMostShown = 4;  // ranks that an error names
 // The engine compares names, and ends the job if they differ: this one says nothing of the operation.
 constexpr const char* kQuestion = "what all ranks call";
 
@@ -160,18 +160,11 @@ bool PushLine::judge(std::unique_ptr<Question> question, int32_t status, const c
   return true;
 }
 
-// Names a rank for each form that there is.
 std::string PushLine::mismatch(const Question& question) const {
-  std::string text = "Mismatched " + question.ticket->kind;
-  std::vector<uint64_t> seen;
-  for (size_t place = 0; place < question.digests.size() && seen.size() < kMostShown; ++place) {
-    const uint64_t digest = question.digests[place];
-    if (std::find(seen.begin(), seen.end(), digest) != seen.end()) continue;
-    text += (seen.empty() ? ": rank " : "; rank ") + std::to_string(group_->group->ranks[place]) + " with " +
-            text_of(question.titles[place]);
-    seen.push_back(digest);
-  }
-  return text + ". All ranks must call the same operations in the same order, with the same shapes and dtypes";
+  std::vector<lines::Called> called;
+  for (size_t place = 0; place < question.digests.size(); ++place)
+    called.push_back({group_->group->ranks[place], question.digests[place], text_of(question.titles[place])});
+  return lines::mismatch(question.ticket->kind, called);
 }
 
 void PushLine::begin(const std::shared_ptr<Ticket>& ticket) {

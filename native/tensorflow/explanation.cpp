@@ -1,16 +1,14 @@
 #include "tensorflow/explanation.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "lines/form.h"
+#include "lines/mismatch.h"
 
 namespace slipstream::tensorflow {
 
 namespace {
-
-constexpr size_t kMostShown = 4;  // ranks that an error names
 
 template <size_t kSize>
 std::string text_of(const std::array<char, kSize>& text) {
@@ -64,23 +62,19 @@ std::string_view Explanation::form() const {
 std::string Explanation::label() const { return text_of(told(first()).label); }
 
 std::string Explanation::problem(const std::vector<int32_t>& ranks) const {
-  std::vector<uint64_t> seen;
-  std::string differing;
+  const Told& known = told(first());
+  std::vector<lines::Called> called;
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const Told& one = told(rank);
-    if (one.called == 0 || std::find(seen.begin(), seen.end(), one.digest) != seen.end()) continue;
-    if (seen.size() < kMostShown)
-      differing += (seen.empty() ? ": rank " : "; rank ") + std::to_string(ranks[rank]) + " with " +
-                   (one.kind == told(first()).kind ? "" : text_of(one.kind) + " of ") + text_of(one.title);
-    seen.push_back(one.digest);
+    if (one.called == 0) continue;
+    const std::string kind = one.kind == known.kind ? "" : text_of(one.kind) + " of ";
+    called.push_back({ranks[rank], one.digest, kind + text_of(one.title)});
   }
-  if (seen.size() > 1) {
-    const std::string what = text_of(told(first()).what);
-    return "Mismatched " + text_of(told(first()).kind) + " in TensorFlow graphs" +
-           (what.empty() ? "" : " (" + what + ")") + differing +
-           ". All ranks must call the same operations in the same order, with the same shapes and dtypes";
-  }
-  const int64_t root = told(first()).root;
+  const std::string what = text_of(known.what);
+  const std::string differing =
+      lines::mismatch(text_of(known.kind) + " in TensorFlow graphs" + (what.empty() ? "" : " (" + what + ")"), called);
+  if (!differing.empty()) return differing;
+  const int64_t root = known.root;
   if (root < 0 || static_cast<size_t>(root) >= ranks_ || told(static_cast<size_t>(root)).called != 0) return "";
   return label() + " cannot do without rank " + std::to_string(ranks[static_cast<size_t>(root)]) +
          ", which has joined (no more batches)";

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "kernels/kernels.h"
 #include "lines/form.h"
+#include "lines/mismatch.h"
 #include "lines/neutral.h"
 #include "lines/pack.h"
 #include "lines/plan.h"
@@ -282,6 +283,27 @@ std::vector<std::byte> values(DType dtype, size_t count) {
       return found;
     default:
       return random_bytes(found.size(), 1);
+  }
+}
+
+TEST(a_mismatch_names_a_rank_of_each_form) {
+  CHECK_EQ(mismatch("allreduce", {{4, 1, "a"}, {5, 1, "a"}}), std::string());
+  CHECK_EQ(mismatch("allreduce", {}), std::string());
+  CHECK_EQ(mismatch("allreduce", {{4, 1, "a"}, {5, 1, "a"}, {7, 2, "b"}, {9, 1, "a"}}),
+           std::string("Mismatched allreduce: rank 4 with a; rank 7 with b. All ranks must call the same operations in "
+                       "the same order, with the same shapes and dtypes"));
+  std::vector<Called> many;
+  for (int32_t rank = 0; rank < 9; ++rank) many.push_back({rank, static_cast<uint64_t>(rank), "a"});
+  const std::string text = mismatch("allreduce", many);
+  CHECK(text.find("rank 3 with a.") != std::string::npos);
+  CHECK(text.find("rank 4") == std::string::npos);
+}
+
+TEST(a_dtype_that_does_not_exist_has_a_name) {
+  for (const int32_t dtype : {-1, kDTypes, 256, 1 << 30}) {
+    Noted noted;
+    describe(Asked{}, {Operand{dtype, {3}, 0, 3, nullptr, nullptr}}, noted);
+    CHECK_EQ(noted.title, std::string("?, (3,), sum"));
   }
 }
 

@@ -206,9 +206,37 @@ def test_no_line_is_wider_than_the_terminal(
             show(report(whole | {"sizes": whole["sizes"][:count]}))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
     assert max(map(len, text.splitlines())) <= width
-    for name in ("busbw GB/s", "median", "#wrong", "contender", "vs gloo"):  # as words: no cell was folded
+    for name in report(whole).head:  # as words: no cell was folded
         assert name in text
-    assert ("[2.50-4.50]" in text) == (width == 120 and len(peers) < 3)
+    for cell in report(whole).lines[0]:
+        assert cell in text
+
+
+def test_a_pipe_gets_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    whole, out = record(peers=["gloo", "mpi", "nccl"], collective="reduce_scatter", root=0), io.StringIO()
+    with showing(out) as show:
+        show(report(whole))
+    (head,) = [line for line in out.getvalue().splitlines() if "contender" in line]
+    assert all(name in head for name in report(whole).head)
+
+
+def test_further_tables_have_the_columns_that_do_not_fit() -> None:
+    whole = report(record())
+    first, *further = whole.tables(80)
+    assert further
+    assert all(table.head[:2] == ["size (B)", "contender"] for table in further)
+    shown = [name for table in (first, *further) for name in table.head]
+    assert set(shown) == set(whole.head)
+    assert all(table.width() <= 80 for table in (first, *further))
+    # What is measured alone has figures there, in the order of the first table.
+    assert [line[:2] for line in further[0].lines] == [
+        ["4096", "slipstream"],
+        ["4096", "gloo"],
+        ["8388608", "slipstream"],
+        ["8388608", "gloo"],
+    ]
+    assert whole.tables(300) == [whole]
 
 
 def test_lines_of_the_plot() -> None:

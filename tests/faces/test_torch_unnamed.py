@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -151,8 +152,12 @@ def check_duplicate_names() -> None:
     for turn in range(2):
         if (hvd.rank() == 0) == (turn == 0):
             first = hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
-            with pytest.raises(ValueError, match="with the same name as another tensor"):
+            with pytest.raises(ValueError, match="with the same name as another tensor") as caught:
                 hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
+            others = "|".join(str(rank) for rank in range(hvd.size()) if rank != hvd.rank())
+            lacks = f"(rank ({others}) has not|not all of ranks .* have) called it yet"
+            told = rf"Rank {hvd.rank()} called the first \d+\.\d s ago, and {lacks}"
+            assert turn or re.search(told, str(caught.value))  # in turn 1 rank 0 has called it
         hvd.barrier()
     assert hvd.synchronize(first).tolist() == [hvd.size()] * 3
 

@@ -138,6 +138,28 @@ def test_a_rank_that_knows_the_exit_code_is_told_the_cure_all_the_same() -> None
     assert advice(first, set(), None) == ""
 
 
+@pytest.mark.parametrize(
+    ("faces", "ways"),
+    [
+        (["slipstream.mxnet"], ""),
+        ([], ""),
+        (["slipstream.keras"], ", or let it join after its loop (hvd.join())"),
+        (["torch.distributed"], ", or let it join after its loop (DDP: with model.join())"),
+        (["slipstream.torch", "torch.distributed"], "hvd.join(); DDP: with model.join())"),
+    ],
+)
+def test_only_faces_that_can_join_are_told_to(faces: list[str], ways: str) -> None:
+    causes = Causes()
+    told = {"grade": CONSEQUENCE, "text": "PeerLost: rank 1 finished (exit code 0)", "faces": faces}
+    causes.report(0, json.dumps(told).encode())
+    causes.failed(0, 1, "exited with code 1", [])
+    first = causes.first()
+    assert first is not None
+    cure = advice(first, {1}, None)
+    assert cure.endswith(ways or "give all ranks the same number of batches")
+    assert ("join" in cure) == bool(ways)
+
+
 def test_who_waits_for_a_message_is_told_of_messages() -> None:
     causes = Causes()
     text = "PeerLost: rank 1 finished (exit code 0); rank 0 still waits in recv(from rank 1, tag=7, int8)"
@@ -369,8 +391,7 @@ def test_a_rank_that_finished_while_others_wait_is_the_last_word(
     assert "PeerLost: rank 1 (host localhost) " in err
     assert err.splitlines()[-1] == (
         "slipstream: rank 1 finished (exit code 0); rank 0 still waited for it. "
-        "If rank 1 ran fewer steps: give all ranks the same number of batches, or let it join after its loop "
-        "(hvd.join(); DDP: with model.join())"
+        "If rank 1 ran fewer steps: give all ranks the same number of batches"
     )
 
 

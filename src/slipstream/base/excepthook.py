@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from slipstream.base.errors import Aborted, PeerLost, SlipstreamError
+from slipstream.base.faces import faces_in_use
 
 __all__ = ["CONSEQUENCE", "MIXED", "OWN", "grade", "install", "is_reporting", "report_pipe", "trimmed"]
 
@@ -111,7 +112,9 @@ def _report(kind: type[BaseException], value: BaseException) -> bytes:
     after = next((_line(type(one), one) for one in _chain(value)[1:] if _follows(one)), "")
     most = _MOST
     while True:
-        told = {"grade": grade(value), "text": text[:most], **({"after": after[:most]} if after else {})}
+        told = {"grade": grade(value), "text": text[:most], "faces": faces_in_use()}
+        if after:
+            told["after"] = after[:most]
         data = json.dumps(told).encode() + b"\n"
         if len(data) <= _MOST:
             return data

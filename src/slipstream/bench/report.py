@@ -12,14 +12,15 @@ __all__ = ["QUARTILES", "Report", "encryption", "ratio_text"]
 
 QUARTILES = len("10.00x [10.00-10.00]")  # characters of a `ratio_text`,
 _RATIO = len("10.00x")  # and of its first word
+_KEYS = ("size (B)", "contender")  # columns that say which line it is
 
 
 @dataclass(frozen=True)
 class Report:
     """``lines`` have a cell for each column of ``head``, or end early with a text instead of figures.
 
-    ``dispensable``: columns that make way on a narrow terminal, first to last. After them ratios lose their quartiles;
-    then the columns from the first ratio on make way, the last one first: a peer's own time has a line of its own.
+    ``dispensable``: columns that move to a further table on a narrow terminal, first to last. After them ratios lose
+    their quartiles there; then the columns from the first ratio on move, the last one first.
     ``least``: characters of columns whose lines are shown while others are still to be measured.
     """
 
@@ -43,14 +44,26 @@ class Report:
             for at, name in enumerate(self.head)
         ]
 
-    def narrowed(self, width: int) -> Report:
-        """The same in ``width`` characters, if it can be; a note says which columns are left out."""
-        found = self._fitted(width)
-        lost = [name for name in self.head if name not in found.head]
-        if not lost:
-            return found
-        note = f"Too narrow for: {', '.join(lost)}. COLUMNS=200 shows them, and so does --json."
-        return dataclasses.replace(found, notes=[*found.notes, note])
+    def tables(self, width: int) -> list[Report]:
+        """The table as several, each in ``width`` characters: the first has what matters most, the others the rest."""
+        found = [self._fitted(width)]
+        brief = found[0].lines != self.lines
+        keys = [name for name in self.head if name in _KEYS]
+        missing = [name for name in self.head if name not in found[0].head or (brief and _is_ratio(name))]
+        whole = [line for line in self.lines if len(line) == len(self.head)]
+        rest = dataclasses.replace(self, lines=whole)
+        while missing:
+            part = rest._only([*keys, *missing])
+            while part.width() > width and len(part.head) > len(keys) + 1:
+                part = rest._only(part.head[:-1])
+            found.append(part)
+            missing = [name for name in missing if name not in part.head]
+        return found
+
+    def _only(self, names: Sequence[str]) -> Report:
+        places = [self.head.index(name) for name in names]
+        lines = [[line[at] for at in places if at < len(line)] for line in self.lines]
+        return dataclasses.replace(self, head=list(names), lines=lines)
 
     def _fitted(self, width: int) -> Report:
         whole = self._with(self.dispensable, width)
@@ -67,8 +80,7 @@ class Report:
     def _with(self, dispensable: Sequence[str], width: int) -> Report:
         line = ["x" * size for size in self.sizes()]
         kept = fitting(self.head, [line], width + 2, 2, dispensable)
-        lines = [[one[at] for at in kept if at < len(one)] for one in self.lines]
-        return dataclasses.replace(self, head=[self.head[at] for at in kept], lines=lines)
+        return self._only([self.head[at] for at in kept])
 
     def _brief(self) -> Report:
         """The same, with ratios that do not show their quartiles."""

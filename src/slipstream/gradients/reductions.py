@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream import _core
-from slipstream.base.dtypes import DType, Op, itemsize, to_numpy
+from slipstream.base.dtypes import DType, Op
 from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.work import DONE, Work
 from slipstream.comm.membership.group import Group
 from slipstream.gradients.buckets import Bucket
-from slipstream.gradients.compression import is_floating_point
 from slipstream.gradients.states import Array, States
 
 __all__ = ["Exact", "Reduction", "Terms", "check_sums", "residuals", "second", "start_sum", "without_effect"]
@@ -130,19 +129,7 @@ def check_sums(what: object, op: int) -> None:
 
 def without_effect(dtype: DType, op: int) -> NDArray[np.uint8]:
     """The bytes of a number that changes nothing in a reduction by the engine's ``op``."""
-    if op not in (Op.PROD, Op.MIN, Op.MAX):
-        return np.zeros(itemsize(dtype), np.uint8)
-    if is_floating_point(dtype):
-        most = 448.0 if dtype is DType.F8E4M3 else np.inf  # which has no infinity
-        number = np.array([{Op.PROD: 1.0, Op.MIN: most}.get(Op(op), -most)])
-        found = np.empty(itemsize(dtype), np.uint8)
-        _core.cast(DType.F64, dtype, found.ctypes.data, number.ctypes.data, 1)
-        return found
-    kind = np.dtype(to_numpy(dtype))
-    if op == Op.PROD:
-        return np.ones(1, kind).view(np.uint8)
-    low, high = (False, True) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
-    return np.array([high if op == Op.MIN else low], kind).view(np.uint8)
+    return np.frombuffer(_core.neutral(dtype, op), np.uint8)
 
 
 def residuals(bucket: Bucket, states: States) -> list[Array]:

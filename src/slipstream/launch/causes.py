@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
+from slipstream.base.faces import JOINING
 from slipstream.launch.blame import Accusation, judge
 from slipstream.launch.session_failures import SessionFailure, read
 
@@ -30,6 +31,7 @@ class Failure:
 
     ``after``: the error of the job that it handled when it raised that one; "" if there was none. ``session``: why its
     session failed, if that is known. ``judgement``: what the reports of all ranks say together; "" if no more.
+    ``faces``: those that its program uses; None: it has not said so.
     """
 
     rank: int
@@ -40,6 +42,7 @@ class Failure:
     after: str = ""
     session: SessionFailure | None = None
     judgement: str = ""
+    faces: frozenset[str] | None = None
 
     @property
     def lost(self) -> int | None:
@@ -66,6 +69,7 @@ class Causes:
         self._hosts = hosts or {}
         self._raised: dict[int, _Raised] = {}
         self._sessions: dict[int, SessionFailure] = {}  # those that the rank has not gone on after
+        self._faces: dict[int, frozenset[str]] = {}
         self._failures: list[Failure] = []
         self._finished: set[int] = set()
 
@@ -94,6 +98,9 @@ class Causes:
             return
         if not isinstance(error, str) or not isinstance(after, str):
             return
+        faces = told.get("faces")
+        if isinstance(faces, list):
+            self._faces[rank] = frozenset(one for one in faces if isinstance(one, str))
         session = self._sessions.get(rank)
         if session is not None and session.grade(rank) != OWN:
             grade = max(grade, MIXED)  # it came after the failure of the session, of which it may say nothing
@@ -175,7 +182,7 @@ class Causes:
         accusations = [_accusation(one) for one in those]
         judgement = judge(accusations, lambda rank: self._hosts.get(rank, ""))
         found = next(one for one in those if one.rank == judgement.cause)
-        return replace(found, judgement=judgement.saying)
+        return replace(found, judgement=judgement.saying, faces=self._faces.get(found.rank))
 
     def _all(self) -> list[Failure]:
         """Those that have failed, then those that have said why they will."""
@@ -238,10 +245,11 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
         waits = f"rank {cause.rank} still waited for it"
         if _MESSAGE.search(cause.error):
             return f"{known}{waits}. Each send needs a recv on the other rank with the same tag, and each recv a send"
-        return (
-            f"{known}{waits}. If rank {cause.lost} ran fewer steps: give all ranks the same number of batches, or let "
-            "it join after its loop (hvd.join(); DDP: with model.join())"
+        cure = (
+            f"{known}{waits}. If rank {cause.lost} ran fewer steps: give all ranks the same number of batches"
         )
+        ways = _ways_to_join(cause.faces)
+        return f"{cure}, or let it join after its loop ({ways})" if ways else cure
     missing = cause.error.startswith("ModuleNotFoundError: No module named 'slipstream'")
     if missing and program is not None and program != sys.executable:
         return (
@@ -249,6 +257,13 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
             "or give its python in the command"
         )
     return ""
+
+
+def _ways_to_join(faces: frozenset[str] | None) -> str:
+    """How a rank without batches takes part in a program of these faces; "" where it cannot."""
+    hvd = ["hvd.join()"] if faces is None or faces & JOINING else []
+    ddp = ["DDP: with model.join()"] if faces is None or "torch.distributed" in faces else []
+    return "; ".join(hvd + ddp)
 
 
 def _last_error(tail: Iterable[bytes]) -> str:

@@ -7,13 +7,13 @@ somebody asks: the Prometheus port, the summary, or `slipstream top`.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from slipstream.base.errors import SlipstreamError
+from slipstream.base.faces import faces_in_use
 from slipstream.base.training import future_wait, leave_steps, observe_steps, saved_bytes
 from slipstream.comm.membership.job import Job
 from slipstream.observe.link_rates import LinkRates
@@ -23,16 +23,6 @@ __all__ = ["Recorder", "Snapshot", "percentile", "recorders"]
 _KEPT = 4096  # steps of which times are kept, the latest
 _RECENT = 20  # steps that "recent" tells of
 _MOST_TEXT = 300  # characters
-# What a program calls, and the module that is loaded then.
-_FACES = {
-    "slipstream.torch": "slipstream.faces.torch",
-    "torch.distributed": "slipstream.faces.torch_distributed.group",
-    "slipstream.tf_keras": "slipstream.faces.tensorflow.legacy_keras",
-    **{
-        f"slipstream.{face}": f"slipstream.faces.{face}"
-        for face in ("tensorflow", "keras", "jax", "mxnet", "lightgbm", "ray")
-    },
-}
 
 Snapshot = dict[str, Any]
 
@@ -113,7 +103,7 @@ class Recorder:
             "pid": os.getpid(),
             "time": (time.monotonic_ns() - self._began) * 1e-9,
             "state": self.state(),
-            "faces": [face for face, module in _FACES.items() if module in sys.modules],
+            "faces": faces_in_use(),
             "steps": self.steps(),
             "operations": self._operations(counters["operations"]),
             "waited": counters["waited"],

@@ -143,6 +143,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, monkeypatch: pytest.Monk
     for words in ("step", "exposed", "cost/1000 steps", "vs gloo", "wrong"):
         assert words in head  # whole: no cell was folded
     assert ("p90" in head) == (width == 160)
+    assert sum("p90" in line for line in lines) == 1  # in a further table, if not in the first
 
 
 @pytest.mark.parametrize(("suffix", "head"), [("svg", b"<?xml"), ("png", b"\x89PNG")])

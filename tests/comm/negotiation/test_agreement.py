@@ -82,6 +82,8 @@ def test_who_is_missing_is_known() -> None:
     requests = [[Request("allreduce", "a", "")], [Request("allreduce", "b", "")], []]
     assert agreement.decide([agreement.encode(one) for one in requests]) == []
     assert agreement.missing() == {("allreduce", "a"): [5, 7], ("allreduce", "b"): [4, 7]}
+    assert agreement.lacking(("allreduce", "a")) == [5, 7]
+    assert agreement.lacking(("allreduce", "c")) == []
 
 
 def test_requests_that_are_known_travel_as_numbers() -> None:

@@ -66,6 +66,20 @@ def call_of(negotiator: Negotiator, start: Callable[[Group], Pending] = lambda _
     return call
 
 
+def test_a_name_that_is_taken_says_what_the_first_waits_for(negotiator: Negotiator) -> None:
+    first = call_of(negotiator)
+    with pytest.raises(ValueError, match=r"Rank 0 called .* s ago, and rank 1 has not called it yet\. Sync"):
+        negotiator.submit(first.request, lambda _: DONE)
+    over = [False]
+    first.go_on(cast(Pending, SimpleNamespace(done=lambda: over[0])))
+    with pytest.raises(ValueError, match=r"Rank 0 called .* s ago, and its communication has not ended"):
+        negotiator.submit(first.request, lambda _: DONE)
+    over[0] = True
+    assert "Rank 0 called the first 0.0 s ago, and has not synchronized it" in str(
+        negotiator.name_taken(first.request, first)
+    )
+
+
 def locked_with(*followers: Negotiated, **fields: Any) -> Locked:
     whole = {"starter": 0, "runner": 0, "followers": deque(followers), "flights": deque(), **fields}
     return cast(Locked, SimpleNamespace(**whole))

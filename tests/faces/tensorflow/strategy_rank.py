@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
@@ -103,6 +105,82 @@ def reductions() -> None:
     assert [float(one[0]) for one in rows] == [rank]
 
 
+def everyone(axis: int, dtype: str) -> list[np.ndarray]:
+    """What each rank gathers: of another size along the axis, for other random numbers."""
+    found = []
+    for one in range(size):
+        shape = [2, 3, 4]
+        shape[axis] += one
+        found.append(np.random.default_rng(one).integers(0, 100, shape).astype(dtype))
+    return found
+
+
+def gathers() -> None:
+    def within(value: np.ndarray, axis: int) -> Any:
+        return tf.distribute.get_replica_context().all_gather(tf.constant(value), axis=axis)
+
+    for axis in (0, 1, 2, -1, -3):
+        for dtype in ("float32", "int32", "int64"):
+            given = everyone(axis, dtype)
+            mine, wanted = given[rank], np.concatenate(given, axis)
+            values = strategy.experimental_distribute_values_from_function(lambda _, one=mine: one)
+            ways = [
+                lambda one=mine, at=axis: strategy.run(within, args=(one, at)),
+                lambda one=mine, at=axis: tf.function(lambda: strategy.run(within, args=(one, at)))(),
+                lambda one=mine, at=axis: strategy.gather(tf.constant(one), axis=at),
+                lambda one=values, at=axis: strategy.gather(one, axis=at),
+            ]
+            for number, way in enumerate(ways):
+                np.testing.assert_array_equal(way(), wanted, f"{axis} {dtype} {number}")
+    np.testing.assert_array_equal(strategy.gather(tf.constant(rank), axis=0), range(size))
+    for axis in (3, -4):
+        with pytest.raises(ValueError, match=f"has no axis {axis}"):
+            strategy.gather(tf.zeros([2, 2, 2]), axis=axis)
+
+
+def gradient_of_gather() -> None:
+    """Each rank's part of the sum over all ranks of the gradients."""
+
+    def step() -> Any:
+        mine = tf.fill([2, 1 + rank], 1.0)
+        factors = tf.reshape(
+            tf.range(float(size * (1 + size))), [2, -1]
+        )  # one for each element of the result
+        with tf.GradientTape() as tape:
+            tape.watch(mine)
+            context = tf.distribute.get_replica_context()
+            loss = tf.reduce_sum(context.all_gather(mine, axis=1) * factors)
+        return tape.gradient(loss, mine)
+
+    factors = size * np.arange(float(size * (1 + size))).reshape(2, -1)
+    start = sum(1 + one for one in range(rank))
+    np.testing.assert_array_equal(strategy.run(step), factors[:, start : start + 1 + rank])
+
+
+def within_no_rank_alone() -> None:
+    """What TensorFlow would take for equal on all ranks, or keep on the host."""
+    total = size * (size + 1) // 2
+    added, mean = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+
+    def of_replica() -> tuple[Any, Any]:
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(added, tf.constant(rank + 1)), context.replica_id_in_sync_group
+
+    assert [int(one) for one in strategy.run(of_replica)] == [total, rank]
+    numbers = strategy.experimental_distribute_values_from_function(
+        lambda context: float(context.replica_id_in_sync_group + 1)
+    )
+    assert float(strategy.reduce(added, numbers, axis=None)) == total
+    assert float(strategy.reduce(mean, numbers, axis=None)) == total / size
+    rows = strategy.experimental_distribute_dataset(
+        tf.data.Dataset.from_tensors(tf.range(2 * size)).unbatch().batch(size)
+    )
+    assert [int(strategy.reduce(added, one, axis=None)[0]) for one in rows] == [
+        sum(range(size)),
+        sum(range(size, 2 * size)),
+    ]
+
+
 def lost() -> None:
     images, labels = digits()
     model = model_in_scope(eager=False)
@@ -123,6 +201,7 @@ def lost() -> None:
     "eager": lambda: train(eager=True),
     "rows": rows_that_do_not_divide,
     "reductions": reductions,
+    "gathers": lambda: (gathers(), gradient_of_gather(), within_no_rank_alone()),
     "lost": lost,
     "early": lambda: None,
 }[mode]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -222,6 +223,24 @@ def check_cancelled() -> None:
     assert not graph_calls._results
 
 
+def check_given_up_and_called_again() -> None:
+    """The error names the rank that has gone on, and the one that it has left behind."""
+    total, session = in_session(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
+    if hvd.rank() == 0:
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(total, options=v1.RunOptions(timeout_in_ms=500))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="with the same name") as caught:
+            session.run(total)
+        text = caught.value.message
+        assert re.search(r"Rank 0 called the first \d+\.\d s ago, and rank 1 has not called it yet", text)
+        assert "failed on rank 0 while other ranks went on, end the program on all ranks" in text
+    hvd.barrier()
+    if hvd.rank():
+        assert session.run(total).tolist() == [hvd.size()] * 2
+    hvd.barrier()
+    assert session.run(total).tolist() == [hvd.size()] * 2
+
+
 def check_lost_in_monitored_session() -> None:
     """It makes its session anew for ever after AbortedError and UnavailableError, as those of lost servers."""
     with tf.Graph().as_default():
@@ -256,7 +275,7 @@ def test_on_ranks(ranks: Any, check: Any) -> None:
     ranks(check)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [*CHECKS, check_given_up_and_called_again])
 def test_by_python(negotiated: Any, check: Any) -> None:
     negotiated(check)
 

@@ -37,7 +37,7 @@ def test_one_worker_and_two_learn_the_same(mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "size"), [("rows", 2), ("reductions", 3)])
+@pytest.mark.parametrize(("mode", "size"), [("rows", 2), ("reductions", 3), ("gathers", 2), ("gathers", 3)])
 def test_shares_and_reductions(mode: str, size: int) -> None:
     for output in outputs(mode, size):
         assert output.endswith("done\n")

@@ -176,6 +176,14 @@ class Agreement:
             for key, calls in self._announced.items()
         }
 
+    def lacking(self, key: Key) -> list[int]:
+        """The ranks that have not called an operation, by their numbers in the job; of all threads."""
+        calls = self._announced.get(key)
+        if calls is None:
+            return []
+        absent = [place for place in range(len(self._ranks)) if place not in calls]
+        return [self._ranks[place] for place in absent if place not in self._joined]
+
     def request(self, key: Key) -> Request:
         """That of a rank which has called what others have not."""
         return next(iter(self._announced[key].values()))

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from slipstream._core import begun
 from slipstream.base import recording
 from slipstream.base.errors import Aborted, Mismatch, SlipstreamError
+from slipstream.base.spans import format_spans
 from slipstream.comm.membership.failures import retold
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request
 
-__all__ = ["DONE", "Negotiated", "Part", "Pending", "Start", "abort_for", "broken_off", "kept", "told"]
+__all__ = [
+    "DONE",
+    "Negotiated",
+    "Part",
+    "Pending",
+    "Start",
+    "abort_for",
+    "broken_off",
+    "kept",
+    "name_taken",
+    "told",
+]
 
 
 class Pending(Protocol):
@@ -214,6 +226,28 @@ def broken_off(group: Group, request: Request, error: BaseException) -> Aborted:
     return Aborted(
         f"rank {rank} could not start {request.title}, which the other ranks have started "
         f"({type(error).__name__}: {error})"
+    )
+
+
+def name_taken(request: Request, before: Negotiated | None, rank: int, others: Sequence[int]) -> ValueError:
+    """Why ``rank`` cannot call it: it has called ``before``, of the same kind and name, which is not over.
+
+    None: that one is being run in another thread. ``others``: ranks that may not have called it.
+    """
+    since = "" if before is None else f" {time.monotonic() - before.since:.1f} s ago"
+    if before is not None and before.done():
+        state = "has not synchronized it"
+    elif before is None or before.decided() or not others:
+        state = "its communication has not ended"
+    elif len(others) == 1:
+        state = f"rank {others[0]} has not called it yet"
+    else:
+        state = f"not all of ranks {format_spans(others)} have called it yet"
+    return ValueError(
+        f"Requested to {request.kind} a tensor with the same name as another tensor that is currently being "
+        f"processed: {request.name!r}. Rank {rank} called the first{since}, and {state}. Synchronize the first, or "
+        f"use another name. If the first is of a step that failed on rank {rank} while other ranks went on, end the "
+        "program on all ranks"
     )
 
 

@@ -38,6 +38,7 @@ from slipstream.comm.negotiation.negotiated import (
     abort_for,
     broken_off,
     kept,
+    name_taken,
     told,
 )
 from slipstream.comm.negotiation.order import LockedOrder
@@ -48,10 +49,6 @@ __all__ = ["Negotiator", "forget", "negotiator_of"]
 _LEAVE = 5.0  # seconds
 _LOOK = 0.2
 _NAP = 0.005  # seconds that a caller has to wait for its operation before the thread does
-_TWICE = (
-    "Requested to {} a tensor with the same name as another tensor that is currently being processed: {!r}. "
-    "Synchronize the first, or use another name."
-)
 _GAP = 0.002  # seconds between two calls: they do not wait for each other
 
 
@@ -113,7 +110,7 @@ class Negotiator(Alone):
         before = self._calls.get(key)
         if key == self._alone or (before is not None and not before.done()):
             self._group.session.check()  # has it failed, the one before does not end by itself
-            raise ValueError(_TWICE.format(request.kind, request.name))
+            raise self.name_taken(request, before)
         if self._group.size == 1:
             call.begin_alone(self._group)
             return call
@@ -125,6 +122,13 @@ class Negotiator(Alone):
             self._miss(call, error)
             raise
         return call
+
+    def name_taken(self, request: Request, before: Negotiated | None) -> ValueError:
+        """See `negotiated.name_taken`."""
+        ranks = self._group.native.ranks
+        rank = ranks[self._group.rank]
+        others = self._rounds.lacking(request.key) or ranks
+        return name_taken(request, before, rank, [one for one in others if one != rank])
 
     def join(self, take_part: TakePart) -> Negotiated:
         """Takes part, by ``take_part``, in whatever the other ranks call. Done when all ranks have called this."""

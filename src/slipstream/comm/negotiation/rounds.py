@@ -81,6 +81,10 @@ class Rounds:
             recording.mark("negotiation", "unlocked", rank=rank, reason=reason)
         return again, self._agreement.launched
 
+    def lacking(self, key: Key) -> list[int]:
+        """The ranks that have not called what this one has, as far as it knows; of all threads."""
+        return self._agreement.lacking(key)
+
     def _run(self, new: Sequence[Negotiated], launched: int = 0, reason: str = "") -> LockedOrder | None:
         keys = self._agreement.keys(self._group.rank, [one.request for one in new])
         for key, one in zip(keys, new, strict=True):

@@ -97,6 +97,10 @@ class Named:
         self._negotiated = negotiated
         self.has_handle = False
 
+    def taken(self, asked: Request, process_set: ProcessSet) -> ValueError:
+        """For another one, which has its name."""
+        return negotiator_of(process_set.group).name_taken(asked, self._negotiated)
+
     def done(self) -> bool:
         """Whether `wait` would return at once."""
         if not self._negotiated.done():
@@ -201,10 +205,7 @@ def _free(asked: Request, process_set: ProcessSet) -> tuple[str, int | None, str
     key = (asked.kind, process_set.process_set_id, asked.name)
     before = _named.get(key)
     if before is not None and before.has_handle:
-        raise ValueError(
-            f"Requested to {asked.kind} a tensor with the same name as another tensor that is currently being "
-            f"processed: {asked.name!r}. Synchronize the first, or use another name."
-        )
+        raise before.taken(asked, process_set)
     return key
 
 

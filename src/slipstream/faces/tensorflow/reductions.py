@@ -47,11 +47,29 @@ whole_call = whole(
 )
 
 
-def _linear(op: int) -> None:
-    if op not in (Average, Sum):
-        raise NotImplementedError(
-            "gradients flow through Average and Sum only, not through Min, Max, Product or Adasum"
-        )
+try:
+    from tensorflow.python.saved_model.save_context import in_save_context as _is_saved
+except ImportError:  # of another release
+
+    def _is_saved() -> bool:
+        """Whether this is traced for a model that is saved."""
+        return False
+
+
+_NO_GRADIENT = "gradients flow through Average and Sum only, not through Min, Max, Product or Adasum"
+
+
+def _flows(op: int) -> bool:
+    """Whether a reduction by ``op`` has a gradient."""
+    return op in (Average, Sum)
+
+
+def _without_gradient(like: Sequence[Any]) -> list[Any]:
+    """Raises; in a model that is saved only when it runs, as TensorFlow traces gradients there that nobody may want."""
+    if not _is_saved():
+        raise NotImplementedError(_NO_GRADIENT)
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[_NO_GRADIENT], summarize=1)]):
+        return [tf.identity(one) for one in like]
 
 
 @whole_call
@@ -107,7 +125,8 @@ def _all_reduce(
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduce(x: Any) -> tuple[Any, Callable[[Any], Any]]:
         def gradient(dy: Any) -> Any:
-            _linear(op)
+            if not _flows(op):
+                return _without_gradient([dy])[0]
             return _all_reduce(dy, None, op, factors, process_set, wire)
 
         def work(array: Any) -> list[Any]:
@@ -186,7 +205,8 @@ def _grouped_all_reduce(
         return starting.grouped_all_reduce(arrays, name, op, *factors, process_set, wire).wait()
 
     def gradient(*dys: Any) -> Any:
-        _linear(op)
+        if not _flows(op):
+            return _without_gradient(dys)
         return _grouped_all_reduce(dys, None, op, factors, process_set, wire)
 
     native = all_reduce_call(op, *factors, process_set, wire, name)
@@ -288,7 +308,8 @@ def _reduce_scatter(
         return starting.grouped_reduce_scatter(arrays, *given).wait()
 
     def gradient(*dys: Any) -> Any:
-        _linear(op)
+        if not _flows(op):
+            return _without_gradient(inputs)
         return grouped_allgather([dy if factor == 1 else dy * factor for dy in dys], process_set=process_set)
 
     for one in inputs:

@@ -11,7 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, input_util
+from tensorflow.python.distribute.distribute_utils import regroup
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+from tensorflow.python.distribute.values import DistributedVariable
 
 from slipstream.faces.horovod.job import rank, size
 from slipstream.faces.horovod.reduce_ops import Average, Sum
@@ -30,6 +32,23 @@ def _own(value: Any) -> Any:
 
 def _op(reduce_op: Any) -> int:
     return Average if reduce_op == tf.distribute.ReduceOp.MEAN else Sum
+
+
+def _gathered(tensor: Any, axis: Any) -> Any:
+    """The tensors of all ranks, which may differ in size along this axis alone; it is in front while they travel."""
+    dims, known = tensor.shape.rank, tf.get_static_value(axis)
+    if known == 0:
+        return allgather(tensor)
+    if dims is None or known is None:
+        raise ValueError(
+            "gather along another axis than 0 needs a known axis, and a known number of dimensions"
+        )
+    if not -dims <= known < dims:
+        raise ValueError(f"gather: a tensor of {dims} dimensions has no axis {known}")
+    at = int(known) % dims
+    before, after = range(at), range(at + 1, dims)
+    gathered = allgather(tf.transpose(tensor, [at, *before, *after]))
+    return tf.transpose(gathered, [*(one + 1 for one in before), 0, *after])
 
 
 def _placed(tensor: Any, destinations: Any) -> Any:
@@ -57,10 +76,8 @@ class _Reductions(tf.distribute.CrossDeviceOps):  # type: ignore[misc]
         """Within the rank: TensorFlow calls it for values that all ranks have."""
         return _placed(tensor, destinations)
 
-    def _gather(self, per_replica_value: Any, destinations: Any, axis: int, options: Any = None) -> Any:
-        if axis != 0:
-            raise NotImplementedError(f"slipstream gathers along axis 0, not {axis}: use tf.transpose")
-        return _placed(allgather(_own(per_replica_value)), destinations)
+    def _gather(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any = None) -> Any:
+        return _placed(_gathered(_own(per_replica_value), axis), destinations)
 
 
 class _Extended(MirroredExtended):  # type: ignore[misc]
@@ -71,11 +88,33 @@ class _Extended(MirroredExtended):  # type: ignore[misc]
     def _num_replicas_in_sync(self) -> int:
         return size()
 
+    def _get_cross_device_ops(self, value: Any) -> Any:
+        """TensorFlow keeps int32 on the host, and so within the rank."""
+        return self._cross_device_ops
+
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        """The only replica's value is no DistributedValues, and TensorFlow takes such a value for equal on all."""
-        if isinstance(value, tf.distribute.DistributedValues):
+        """TensorFlow takes the only replica's value for equal on all, and reduces what is on a CPU within the rank.
+
+        That is right for variables: those of metrics are of a rank's own rows.
+        """
+        if isinstance(value, DistributedVariable):
             return super()._reduce_to(reduce_op, value, destinations, options)
-        return self._cross_device_ops.reduce(reduce_op, value, destinations)
+        return tf.nest.map_structure(
+            lambda one: self._cross_device_ops.reduce(reduce_op, one, destinations), value
+        )
+
+    def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:
+        """TensorFlow does not gather the only replica's value."""
+        return self._cross_device_ops._gather(value, destinations, axis)
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return int(rank()) + replica_id
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group - int(rank())
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        return regroup([value_fn(tf.distribute.experimental.ValueContext(rank(), size()))], always_wrap=True)
 
     def _make_input_context(self) -> Any:
         return tf.distribute.InputContext(size(), rank(), size())
