@@ -133,8 +133,8 @@ def check_what_there_is_not() -> None:
         (in_function, "allreduce", within),
     ]
     for call, what, why in calls:
-        text = rf"(?s)\b{what} of slipstream does not work in a function with jit_compile=True: {why}.*outside of them"
-        with pytest.raises(NotImplementedError, match=text):
+        text = rf"(?s)(?<!gradient of )\b{what} of slipstream does not work in a function with jit_compile=True: {why}"
+        with pytest.raises(NotImplementedError, match=text + ".*outside of them"):
             jit(call)(tf.ones([4]))
     unknown = tf.function(hvd.allreduce, jit_compile=True, input_signature=[tf.TensorSpec([None])])
     with pytest.raises(NotImplementedError, match=r"the shape \(None,\) of its tensor"):

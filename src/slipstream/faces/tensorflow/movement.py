@@ -279,7 +279,7 @@ def _all_to_all(x: Any, splits: Any, name: str | None, process_set: ProcessSet) 
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def call(one: Any, counts: Any) -> Any:
-        result, received = run(work, [one, counts], outputs, what="the gradient of alltoall")
+        result, received = run(work, [one, counts], outputs, what="alltoall")
         return (result, received), lambda dy, _: (gradient(dy, _, received), None)
 
     result, received = call(x, splits)
