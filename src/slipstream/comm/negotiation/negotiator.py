@@ -455,6 +455,7 @@ class Negotiator(Alone):
 
 
 _negotiators: weakref.WeakKeyDictionary[Group, Negotiator] = weakref.WeakKeyDictionary()
+_latest: tuple[Group, Negotiator] | None = None  # that was asked for: a look at the dictionary takes longer
 _lock = threading.RLock()  # a signal's handler may call an operation, too
 
 
@@ -465,12 +466,17 @@ def _over(call: Negotiated) -> bool:
 
 def negotiator_of(group: Group) -> Negotiator:
     """The one of a group; made at the first call."""
+    global _latest
+    latest = _latest
+    if latest is not None and latest[0] is group:
+        return latest[1]
     with _lock:
         found = _negotiators.get(group)
         if found is None:
             found = _negotiators.setdefault(
                 group, Negotiator(group)
             )  # in which a signal's handler may call this
+        _latest = group, found
         return found
 
 
@@ -494,14 +500,17 @@ def _started(serve: Callable[[], None]) -> threading.Thread:
 
 def forget(group: Group) -> None:
     """Ends the negotiator of a group that is not used any more."""
+    global _latest
     with _lock:
         found = _negotiators.pop(group, None)
+        _latest = None
     if found is not None:
         found.leave()
 
 
 def _forget_after_fork() -> None:
-    global _lock, _negotiators
+    global _latest, _lock, _negotiators
+    _latest = None
     _lock = threading.RLock()
     _negotiators = weakref.WeakKeyDictionary()
 

@@ -18,6 +18,7 @@ from slipstream.base.arguments import as_number
 from slipstream.base.dtypes import WireType
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.collectives.interruption import whole
+from slipstream.comm.collectives.wires import wire_of_job
 from slipstream.comm.membership.group import world
 from slipstream.faces.arrays import starting
 from slipstream.faces.arrays.compression import AnyCompression, Compression, wire_for
@@ -104,7 +105,7 @@ def allreduce(
     """
     op = choose_op(op, average)
     if compression is Compression.none and is_plain(tensor):
-        wire = wire_for(compression, group_of(process_set))
+        wire = wire_of_job(group_of(process_set))
         return _all_reduce_now(tensor, name, op, (prescale_factor, postscale_factor), process_set, wire)
     if isinstance(tensor, tf.IndexedSlices):
         return _sparse([tensor], op, (prescale_factor, postscale_factor), process_set)[0]
