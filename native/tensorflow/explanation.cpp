@@ -19,7 +19,7 @@ std::string text_of(const std::array<char, kSize>& text) {
 
 // What a block begins with; the form follows.
 struct Explanation::Told {
-  uint64_t digest, form_bytes;
+  uint64_t digest, form_bytes, function;
   int64_t root;
   int64_t called;
   std::array<char, 16> kind;
@@ -39,6 +39,7 @@ void Explanation::write(size_t rank, const Ticket& ticket) {
   Told& own = *reinterpret_cast<Told*>(of(rank));
   own.digest = ticket.digest();
   own.form_bytes = ticket.form.size();
+  own.function = ticket.function;
   own.root = lines::root_of(ticket.form);
   own.called = 1;
   ticket.kind.copy(own.kind.data(), own.kind.size());
@@ -57,6 +58,12 @@ size_t Explanation::first() const {
 std::string_view Explanation::form() const {
   const auto* const begin = reinterpret_cast<const char*>(&told(first())) + sizeof(Told);
   return {begin, told(first()).form_bytes};
+}
+
+bool Explanation::has_functions() const {
+  for (size_t rank = 0; rank < ranks_; ++rank)
+    if (told(rank).called != 0 && told(rank).function != told(first()).function) return true;
+  return false;
 }
 
 std::string Explanation::label() const { return text_of(told(first()).label); }

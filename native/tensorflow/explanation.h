@@ -24,6 +24,8 @@ class Explanation {
 
   // Once it has all blocks: why the operation cannot be, or "". `ranks`: the group's, by their numbers in the job.
   std::string problem(const std::vector<int32_t>& ranks) const;
+  // Whether ranks are in different functions.
+  bool has_functions() const;
   // If there is no problem, and some rank has not joined: the operation's.
   std::string_view form() const;
   std::string label() const;

@@ -23,9 +23,11 @@ constexpr const char* kJoin = "join (it takes part in what the others start)";
 constexpr const char* kUnequal =
     ": some ranks call it more often in a step than others. All ranks must call the same operations in the same order";
 constexpr const char* kThreads =
-    " while several threads of this rank ran functions with operations of slipstream: which operations belong together "
-    "on the ranks is not known any more. Set SLIPSTREAM_TENSORFLOW_GRAPHS=negotiated on all ranks, or run such "
-    "functions one at a time";
+    " while several functions with operations of slipstream ran at the same time on this rank, in threads or in a "
+    "tf.py_function of another one: which operations belong together on the ranks is not known any more. Run such "
+    "functions one at a time, or give all of their operations names";
+constexpr const char* kFunctions =
+    ". The ranks are in different functions, and not at the same step of the program any more, so the job ends";
 constexpr const char* kFlush = "what comes after a step that failed";
 
 std::atomic<Opener> opener{nullptr};
@@ -83,15 +85,24 @@ void Line::start(std::shared_ptr<Ticket> ticket) {
     } else {
       const uint64_t place = steps_.started(ticket->step, number);
       entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, place, std::move(ticket)));
-      if (state_ == State::open && has_ended(*operations_->session)) gone = close();
-      opens = state_ == State::closed;
-      if (opens) state_ = State::opening;
+      opens = needs_opening(gone);
       go_on(ended, true);
     }
   }
   for (slipstream_group* const one : gone) api().group_release(one);
   tell(ended);
-  if (!opens) return;
+  if (opens) open();
+}
+
+// Before an entry is asked about. The lock is held. True: open() has to follow, without the lock.
+bool Line::needs_opening(std::array<slipstream_group*, 2>& gone) {
+  if (state_ == State::open && has_ended(*operations_->session)) gone = close();
+  if (state_ != State::closed) return false;
+  state_ = State::opening;
+  return true;
+}
+
+void Line::open() {
   try {
     opener.load()(name_);
   } catch (const Failure& failure) {
@@ -143,37 +154,43 @@ void Line::join() {
   tell(ended);
 }
 
-void Line::give_up(uint64_t since, bool alone) {
+void Line::give_up(uint64_t since, bool alone, bool later) {
   std::vector<Ended> ended;
   {
     const std::lock_guard lock(mutex_);
+    const std::optional<uint64_t> place = steps_.given_up(since);
     if (!alone) {
       if (state_ == State::open) api().abort(operations_, ("a function has failed" + std::string(kThreads)).c_str());
       return;
     }
-    const std::optional<uint64_t> place = steps_.given_up(since);
     if (!place.has_value() || joining.load()) return;
     if (*place == 0) {
       ++given_up_;
       some_given_up.store(true);
-      return;
+    } else if (state_ != State::closed) {  // else it belongs to a job that the process has left
+      entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark, *place));
+      go_on(ended, false);
     }
-    if (state_ == State::closed) return;  // what it has started belongs to a job that the process has left
-    entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark, *place));
-    go_on(ended, false);
   }
   tell(ended);
+  if (!later) tell_given_up();
 }
 
 void Line::tell_given_up() {
   std::vector<Ended> ended;
+  std::array<slipstream_group*, 2> gone{};
+  bool opens = false;
   {
     const std::lock_guard lock(mutex_);
     if (given_up_ == 0) return;
-    for (; given_up_ > 0; --given_up_) entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark));
+    const uint64_t count = std::exchange(given_up_, 0);
+    opens = needs_opening(gone);
+    for (uint64_t i = 0; i < count; ++i) entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark));
     go_on(ended, false);
   }
+  for (slipstream_group* const one : gone) api().group_release(one);
   tell(ended);
+  if (opens) open();
 }
 
 void Line::forget() {
@@ -382,10 +399,11 @@ void Line::follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended
   std::string problem = known.problem(ranks);
   if (problem.empty() && !entry->same_place()) problem = known.label() + kUnequal;
   const bool good = problem.empty();
-  if (!good && entry->ticket != nullptr && have_others(entries_, entry->ticket->step)) {
-    problem += std::string(". This happened") + kThreads;
-    api().abort(operations_, problem.c_str());
-  }
+  const bool threads = !good && entry->ticket != nullptr && have_others(entries_, entry->ticket->step);
+  if (threads) problem += std::string(". This happened") + kThreads;
+  const bool lost = !good && !entry->are_apart() && known.has_functions();
+  if (lost) problem += kFunctions;
+  if (threads || lost) api().abort(operations_, problem.c_str());
   if (entry->kind == Entry::Kind::joined) {
     times_helped.fetch_add(1);
     if (good) help(*entry, ended);

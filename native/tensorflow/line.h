@@ -58,11 +58,11 @@ class Line {
   // This rank takes part in what the others start, after what it has started itself, until all have called this as
   // often. Nothing, if no rank has used the line.
   void join();
-  // A step that may have used the line has failed, and it had started nothing before the start of this number
-  // (see starts()). If it has started nothing at all, others hear of that with the next start of this rank on any line:
-  // it may be that the rank had no more data, and joins. `alone`: no other step ran at the same time. Otherwise nobody
-  // knows what the step has started, and the job ends.
-  void give_up(uint64_t since, bool alone);
+  // A step that may have used the line has failed; it began after the start of this number (see starts()). The others
+  // hear of that. `later`: if the step has started nothing, they do with the next start of this rank on any line; if
+  // the rank joins before, they do not. `alone`: no other step ran at the same time. Otherwise nobody knows what the
+  // step has started, and the job ends.
+  void give_up(uint64_t since, bool alone, bool later);
   // Has the others hear of it now.
   void tell_given_up();
   // The process has left the job.
@@ -85,6 +85,8 @@ class Line {
   std::string why_marked(const Entry& entry) const;
   void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
   bool has_joined() const;
+  bool needs_opening(std::array<slipstream_group*, 2>& gone);
+  void open();
   std::array<slipstream_group*, 2> close();
 
   const std::string name_;

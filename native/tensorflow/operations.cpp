@@ -16,6 +16,7 @@ namespace slipstream::tensorflow {
 namespace {
 
 constexpr const char* kStart = "SlipstreamStart";
+constexpr const char* kIn = " in ";  // of a place: "operation 1 in cond_true in train_step"
 
 Api tf;
 
@@ -135,6 +136,8 @@ void start(const Start& node, Context* context, const Outcome& outcome) {
   if (!node.place.empty()) {
     ticket->title += " (" + node.place + ")";
     ticket->label = lines::label_of(*ticket);
+    const size_t in = node.place.rfind(kIn);
+    if (in != std::string::npos) ticket->function = lines::digest_of(node.place.substr(in));
   }
   lines::plan(asked, operands, *ticket);
   Tensor* const number = number_of(tf, ticket);

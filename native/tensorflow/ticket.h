@@ -29,7 +29,8 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   explicit Ticket(const Api* tf = nullptr) : tf_(tf) {}
   ~Ticket() override { release(); }
 
-  int64_t step = 0;  // TensorFlow's number for the run that it belongs to
+  int64_t step = 0;       // TensorFlow's number for the run that it belongs to
+  uint64_t function = 0;  // a digest of the name of the function that it is in; 0 for an operation with a name
   // References that live as long as the engine reads and writes.
   std::vector<Tensor*> held;
 

@@ -105,7 +105,11 @@ void compute_wait(void*, Context* context, Done* given) {
   const Done done = *given;
   const std::shared_ptr<Ticket> ticket = awaited_by(context);
   if (ticket == nullptr) {
-    fail(context, kInvalidArgument, "SlipstreamWait waits for nothing that SlipstreamStart has started");
+    fail(context, kInvalidArgument,
+         "SlipstreamWait waits for nothing that SlipstreamStart has started. tf.vectorized_map, "
+         "tf.GradientTape.jacobian "
+         "and batch_jacobian cannot have operations of slipstream in them: call them outside, or use tf.map_fn and "
+         "jacobian(experimental_use_pfor=False)");
     done();
     return;
   }

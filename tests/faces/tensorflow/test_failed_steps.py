@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,10 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
+from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 
 MANY = 8
 
@@ -287,7 +293,107 @@ def check_the_end_of_data() -> None:
     np.testing.assert_array_equal(step(iter(tf.data.Dataset.range(1, 2))).numpy(), hvd.size())
 
 
+def check_before_the_function() -> None:
+    """A call that cannot be traced, or whose arguments do not fit, is a step that has failed, too."""
+    weights = tf.ones([4, 2])
+    traced = tf.function(lambda x: hvd.allreduce(tf.matmul(x, weights), op=hvd.Sum))
+    bound = tf.function(
+        lambda x: hvd.allreduce(x, op=hvd.Sum), input_signature=[tf.TensorSpec([1, 4], tf.float32)]
+    )
+    for step, wrong, factor in ((traced, ValueError, 4), (bound, (TypeError, ValueError), 1)):
+        step(tf.ones([1, 4]))
+        for turn in range(1, 4):
+            if hvd.rank() == turn % hvd.size():
+                with pytest.raises(wrong):
+                    step(tf.ones([1, 5]))
+            else:
+                with pytest.raises(
+                    tf.errors.FailedPreconditionError, match=f"rank {turn % hvd.size()} does not"
+                ):
+                    step(tf.fill([1, 4], float(turn)))
+            found = step(tf.fill([1, 4], float(turn))).numpy()
+            np.testing.assert_array_equal(found, np.full(found.shape, factor * turn * hvd.size()))
+
+
+def check_agreement_after_a_failure() -> None:
+    """Ranks ask each other whether all have done a step, by an operation that is none of a function."""
+    yes, no = tf.constant(True), tf.constant(False)
+
+    @tf.function
+    def named(good: Any, name: str) -> Any:
+        with tf.control_dependencies([tf.debugging.Assert(good, ["before"])]):
+            return hvd.allreduce(tf.ones(2), op=hvd.Sum, name=name)
+
+    def has_failed(step: Any) -> int:
+        try:
+            step()
+        except (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError):
+            return 1
+        return 0
+
+    for turn in range(4):
+        good = yes if hvd.rank() != turn % hvd.size() else no
+        failed = has_failed(lambda good=good: checked(tf.ones(2), good, yes))
+        assert hvd.allreduce(tf.constant(failed), op=hvd.Sum).numpy() == hvd.size()
+        # A name that no rank has used before, and then another one.
+        has_failed(lambda good=good, turn=turn: named(good, f"new {turn}"))
+        assert not has_failed(lambda turn=turn: named(yes, f"newer {turn}"))
+
+
+def check_other_functions() -> tuple[bool, str]:
+    """A rank leaves out the second function of a step: the job ends, since nothing tells which steps they are in."""
+    first = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+
+    @tf.function
+    def second(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    errors = []
+    for turn in range(6):
+        try:
+            found = first(tf.constant(float(turn))).numpy()
+            assert found == turn * hvd.size()
+            if turn != 2 or hvd.rank():
+                assert second(tf.constant(float(turn))).numpy() == turn * hvd.size()
+        except tf.errors.OpError as error:
+            errors.append(str(error))
+    return len(errors) >= 3, errors[0]
+
+
+def check_threads(named: bool) -> list[str]:
+    """Several threads, each of which runs a function of its own."""
+
+    def function_of(number: int) -> Any:
+        @tf.function
+        def step(x: Any) -> Any:
+            return hvd.allreduce(x, op=hvd.Sum, name=f"of {number}" if named else None)
+
+        return step
+
+    functions = [function_of(number) for number in range(3)]
+    for step in functions:
+        step(tf.constant(1.0))
+    errors: list[str] = []
+
+    def run(step: Any, number: int) -> None:
+        try:
+            for turn in range(200):
+                value = float(1000 * number + turn)
+                assert step(tf.constant(value)).numpy() == value * hvd.size()
+        except (slipstream.SlipstreamError, tf.errors.OpError) as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(step, number)) for number, step in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
 CHECKS = [
+    check_before_the_function,
+    check_agreement_after_a_failure,
     check_runs_of_some_ranks,
     check_before_its_operations,
     check_the_end_of_data,
@@ -316,3 +422,28 @@ def test_random_failures(ranks: Any, seed: int) -> None:
 @pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all])
 def test_by_python(negotiated: Any, check: Any) -> None:
     negotiated(check)
+
+
+@pytest.fixture
+def short_lived(tmp_path: Path) -> Iterator[Ranks]:
+    """Ranks for a check that ends the job."""
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET)
+    yield ranks
+    ranks.stop()
+
+
+def test_functions_that_a_rank_leaves_out(short_lived: Ranks) -> None:
+    for ended, text in short_lived(check_other_functions):
+        assert ended
+        assert "Mismatched allreduce in TensorFlow graphs" in text
+        assert "The ranks are in different functions" in text
+
+
+def test_threads_with_names(two: Ranks) -> None:
+    assert two(check_threads, True) == [[], []]
+
+
+def test_threads_without_names(short_lived: Ranks) -> None:
+    """They may also meet as they should. What they never do is to go on with wrong sums."""
+    for errors in short_lived(check_threads, False):
+        assert all("one at a time" in text or "different functions" in text for text in errors), errors

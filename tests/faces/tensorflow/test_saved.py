@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
+from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 
 
 class _Model(tf.Module):  # type: ignore[misc]
@@ -41,6 +44,31 @@ def check_saved(op: int) -> None:
             y = loaded(x)[result]
         with pytest.raises(tf.errors.InvalidArgumentError, match="gradients flow through Average and Sum"):
             tape.gradient(y, x)
+
+
+class _Native(tf.Module):  # type: ignore[misc]
+    @tf.function(input_signature=[tf.TensorSpec([2], tf.float32)])  # type: ignore[untyped-decorator]
+    def __call__(self, x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum)
+
+
+def check_saves(folder: str) -> None:
+    tf.saved_model.save(_Native(), f"{folder}/{hvd.rank()}")
+
+
+def check_loads(folder: str) -> None:
+    loaded = tf.saved_model.load(f"{folder}/{hvd.rank()}")
+    np.testing.assert_array_equal(loaded(tf.constant([1.0, 2.0])).numpy(), np.array([1, 2]) * hvd.size())
+
+
+def test_a_new_process_loads_it(two: Ranks, tmp_path: Path) -> None:
+    """It has made no operation before."""
+    two(check_saves, str(tmp_path))
+    others = Ranks(2, tmp_path, worker=WORKER, environment=QUIET)
+    try:
+        others(check_loads, str(tmp_path))
+    finally:
+        others.stop()
 
 
 @pytest.mark.parametrize("way", ["two", "negotiated"])

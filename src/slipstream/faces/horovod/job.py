@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipstream import comm as _comm
@@ -68,6 +68,18 @@ def init(
             _comm.shutdown()
             raise ValueError("a job cannot have some of its ranks only; use process sets")
     _sets.start([] if process_sets is None or isinstance(process_sets, str) else process_sets)
+    for prepare in _preparing:
+        prepare()
+
+
+_preparing: list[Callable[[], object]] = []
+
+
+def prepare_by(prepare: Callable[[], object]) -> None:
+    """A face of a framework: ``prepare`` is called when the process is in a job."""
+    _preparing.append(prepare)
+    if _comm.is_initialized():
+        prepare()
 
 
 def shutdown() -> None:

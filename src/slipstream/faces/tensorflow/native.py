@@ -18,6 +18,7 @@ import tensorflow as tf
 from slipstream.base.dtypes import WireType
 from slipstream.comm.membership import job as jobs
 from slipstream.faces.arrays.movement import number_of_root
+from slipstream.faces.horovod.job import prepare_by
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.reduce_ops import Adasum, engine_op
 from slipstream.faces.tensorflow import failed_calls
@@ -101,3 +102,6 @@ def _added(apply: Any, call: Call, inputs: Sequence[Any], graph: Any) -> list[An
         )
         latest(ticket.op)
     return list(apply("SlipstreamWait", name=None, ticket=ticket, results=list(results)))
+
+
+prepare_by(apply_operation)  # a model that is loaded may have them
