@@ -5,6 +5,8 @@ namespace slipstream::tensorflow {
 void Entry::fail(int32_t with, std::string why) {
   status = with;
   text = std::move(why);
+  // What went wrong may be the question, of which users know nothing.
+  if (ticket != nullptr && text.find(ticket->label) == std::string::npos) text = ticket->label + ": " + text;
 }
 
 void Entry::fill_in(size_t rank) {

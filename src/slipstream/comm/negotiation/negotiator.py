@@ -455,7 +455,8 @@ class Negotiator(Alone):
 
 
 _negotiators: weakref.WeakKeyDictionary[Group, Negotiator] = weakref.WeakKeyDictionary()
-_latest: tuple[Group, Negotiator] | None = None  # that was asked for: a look at the dictionary takes longer
+# What was asked for last: a look at the dictionary takes longer.
+_latest: tuple[weakref.ref[Group], weakref.ref[Negotiator]] | None = None
 _lock = threading.RLock()  # a signal's handler may call an operation, too
 
 
@@ -468,15 +469,15 @@ def negotiator_of(group: Group) -> Negotiator:
     """The one of a group; made at the first call."""
     global _latest
     latest = _latest
-    if latest is not None and latest[0] is group:
-        return latest[1]
+    if latest is not None and latest[0]() is group and (known := latest[1]()) is not None:
+        return known
     with _lock:
         found = _negotiators.get(group)
         if found is None:
             found = _negotiators.setdefault(
                 group, Negotiator(group)
             )  # in which a signal's handler may call this
-        _latest = group, found
+        _latest = weakref.ref(group), weakref.ref(found)
         return found
 
 
