@@ -12,9 +12,9 @@ import importlib
 import os
 import time
 from collections.abc import Mapping
-from importlib.metadata import entry_points
-from importlib.util import find_spec
 from typing import Any
+
+from slipstream.as_jax.conditions import carries_collectives, has_only_cpus
 
 __all__ = ["add"]
 
@@ -34,7 +34,7 @@ def add() -> None:
     config: Any = importlib.import_module("jax._src.config").config
     shutdown: Any = getattr(state, "shutdown", None)
     known = shutdown is not None and hasattr(config, _RECOVERABILITY)
-    if not (known and _loses_ranks(os.environ) and _has_only_cpus(os.environ)):
+    if not (known and _loses_ranks(os.environ) and has_only_cpus(os.environ)):
         return
     config.update(_RECOVERABILITY, True)
     # Python calls functions of `atexit` in reverse order. JAX registers its end later than that module, so it runs
@@ -53,16 +53,12 @@ def add() -> None:
 
 def _loses_ranks(env: Mapping[str, str]) -> bool:
     """Whether slipstream carries JAX's collectives, so that no survivor waits in one, in a job that goes on."""
-    library = os.path.basename(env.get("MPITRAMPOLINE_LIB", ""))
-    ours = env.get("JAX_CPU_COLLECTIVES_IMPLEMENTATION") == "mpi" and library == "libslipstream_mpi.so"
     size = int(env.get("SLIPSTREAM_SIZE", 1))
-    return ours and _RECOVERABILITY.upper() not in env and int(env.get("SLIPSTREAM_MIN_NP", size)) < size
-
-
-def _has_only_cpus(env: Mapping[str, str]) -> bool:
-    """Whether JAX can have no other devices, whose collectives would wait for a lost process until JAX ends them."""
-    others = entry_points(group="jax_plugins") or any(map(find_spec, ("jax_plugins", "libtpu")))
-    return env.get("JAX_PLATFORMS") == "cpu" or not others
+    return (
+        carries_collectives(env)
+        and _RECOVERABILITY.upper() not in env
+        and int(env.get("SLIPSTREAM_MIN_NP", size)) < size
+    )
 
 
 def _part(state: Any) -> None:

@@ -22,6 +22,7 @@ _ADDED = {
     "jax._src.clusters": "slipstream.as_jax.cluster",
     "jax._src.distributed": "slipstream.as_jax.ending",
     "jax._src.lax.parallel": "slipstream.as_jax.float16",
+    "jaxlib": "slipstream.as_jax.memory",
 }
 
 
