@@ -380,8 +380,8 @@ def check_threads(named: bool) -> list[str]:
             for turn in range(200):
                 value = float(1000 * number + turn)
                 assert step(tf.constant(value)).numpy() == value * hvd.size()
-        except (slipstream.SlipstreamError, tf.errors.OpError) as error:
-            errors.append(str(error))
+        except (slipstream.SlipstreamError, tf.errors.OpError, AssertionError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
 
     threads = [threading.Thread(target=run, args=(step, number)) for number, step in enumerate(functions)]
     for thread in threads:
