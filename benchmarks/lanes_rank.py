@@ -3,8 +3,9 @@
     lanes_rank.py SECONDS BYTES [RESETS_EVERY_SECONDS [AHEAD]]
 
 With AHEAD > 1 so many calls are under way at once.
-Rank 0 prints a line of JSON: when each call began and ended (seconds), how many connections were reset, and the
-link statistics. Ends with an error if a value is wrong.
+Rank 0 prints a line of JSON: when each call began and ended (seconds), how many connections were reset, the local
+addresses of the lanes of each link at first ("" for one that is still to come), and the link statistics at the end.
+Ends with an error if a value is wrong.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def main() -> None:
     buffers = [np.empty_like(pattern) for _ in range(ahead)]
     disturber = Disturber(every) if every and rank == n - 1 else None
     slipstream.barrier()
+    first = [[lane.local for lane in link.lanes] for link in slipstream.link_statistics()]
     if disturber is not None:
         disturber.start()
     begin, calls = time.perf_counter(), []
@@ -117,7 +119,8 @@ def main() -> None:
     links = [dataclasses.asdict(link) for link in slipstream.link_statistics()]
     slipstream.barrier()
     if rank == 0:
-        print(json.dumps({"calls": calls, "resets": int(resets[0]), "links": links}), flush=True)
+        found = {"calls": calls, "resets": int(resets[0]), "first": first, "links": links}
+        print(json.dumps(found), flush=True)
     slipstream.shutdown()
 
 
