@@ -70,10 +70,15 @@ std::string Explanation::label() const { return text_of(told(first()).label); }
 
 std::string Explanation::problem(const std::vector<int32_t>& ranks) const {
   const Told& known = told(first());
+  const size_t room = bytes_ - sizeof(Told);
   std::vector<lines::Called> called;
   for (size_t rank = 0; rank < ranks_; ++rank) {
     const Told& one = told(rank);
     if (one.called == 0) continue;
+    if (one.form_bytes > room)
+      return "rank " + std::to_string(ranks[rank]) + " tells of an operation in " + std::to_string(one.form_bytes) +
+             " bytes, where none takes more than " + std::to_string(room) +
+             ": all ranks must run the same slipstream, on sound memory";
     const std::string kind = one.kind == known.kind ? "" : text_of(one.kind) + " of ";
     called.push_back({ranks[rank], one.digest, kind + text_of(one.title)});
   }

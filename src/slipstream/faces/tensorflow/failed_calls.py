@@ -123,8 +123,13 @@ def _install() -> None:
 
 
 def _lines_of_all(function: Any) -> frozenset[str]:
-    """Those of what it has been traced to so far."""
-    found = (_lines_of(one._inference_function.name) for one in function._list_all_concrete_functions())
+    """Those of what it has been traced to so far. If they cannot be had, the job ends: the call's error stays."""
+    try:
+        found = [_lines_of(one._inference_function.name) for one in function._list_all_concrete_functions()]
+    except Exception as problem:
+        if jobs.is_initialized():
+            world().abort(f"a function of TensorFlow has failed, and its operations are not known: {problem!r}")
+        return frozenset()
     return frozenset().union(*found)
 
 
