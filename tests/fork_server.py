@@ -2,14 +2,16 @@
 
 A new interpreter spends a third of a second of processor time on these imports, with PyTorch nearly three seconds, and
 the ranks of the tests are thousands. A script that is forked is its process's main module, as usual; it ends as an
-interpreter does, too. What it does not have anew: the command line in /proc, limits of resources (the server's), and
-memory, which holds what was imported for others.
+interpreter does, too, but where it has PyTorch: the interpreter would need half a second to take PyTorch to pieces, so
+the process ends once the functions of `atexit` have run. What it does not have anew: the command line in /proc, limits
+of resources (the server's), and memory, which holds what was imported for others.
 
 `Process` is the tests' side. Run as a script, this file is the server: fork_server.py MODULE...
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -31,20 +33,29 @@ ALWAYS = ("slipstream", "slipstream.comm.membership.job")
 WITH_TORCH = (*ALWAYS, "torch", "torch.distributed", "slipstream.torch")
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|slipstream\.torch)\b", re.MULTILINE)
 _MOST = 1 << 17  # bytes of a request
+_MOST_PASSED = 4  # descriptors
 
 
 class Process:
     """A script that runs in a fork of a server, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(
-        self, script: Path, args: Sequence[str], environment: Mapping[str, str], output: int
+        self,
+        script: Path,
+        args: Sequence[str],
+        environment: Mapping[str, str],
+        output: int,
+        passed: Sequence[int] = (),
     ) -> None:
-        """``output``: the descriptor of a file that gets what the script prints."""
+        """``output``: the descriptor of a file that gets what the script prints.
+
+        ``passed``: descriptors that the script has, too. It finds their numbers there as its last arguments.
+        """
         imports = WITH_TORCH if _IMPORTS_TORCH.search(script.read_text(encoding="utf-8")) else ALWAYS
         request = json.dumps([str(script), list(args), dict(environment), os.getcwd()]).encode()
         self._report, theirs = os.pipe()
         try:
-            socket.send_fds(_server(imports, os.getpid()), [request], [output, theirs])
+            socket.send_fds(_server(imports, os.getpid()), [request], [output, theirs, *passed])
         finally:
             os.close(theirs)
         self.pid = self._read()
@@ -123,29 +134,30 @@ def serve(imports: Sequence[str]) -> tuple[str, list[str]] | None:
                 os.close(descriptor)
                 os.close(report)
                 continue
-            request, descriptors, *_ = socket.recv_fds(requests, _MOST, 2)
+            request, descriptors, *_ = socket.recv_fds(requests, _MOST, 2 + _MOST_PASSED)
             if not request:
                 return None
-            output, report = descriptors
+            output, report, *passed = descriptors
             script, args, environment, folder = json.loads(request)
             pid = os.fork()
             if pid == 0:
-                _become(environment, folder, output)
-                return script, args
-            os.close(output)
+                _become(environment, folder, output, passed)
+                return script, [*args, *map(str, passed)]
+            for descriptor in (output, *passed):
+                os.close(descriptor)
             _say(report, pid)
             ended = os.pidfd_open(pid)
             running[ended] = (pid, report)
             poll.register(ended, select.POLLIN)
 
 
-def _become(environment: Mapping[str, str], folder: str, output: int) -> None:
+def _become(environment: Mapping[str, str], folder: str, output: int, passed: Sequence[int]) -> None:
     """In the fork: takes over what the request says, and nothing of the server's but its memory."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2:
+        if number > 2 and number not in passed:
             with contextlib.suppress(OSError):  # that of the listing itself
                 os.close(number)
     os.environ.clear()
@@ -160,9 +172,40 @@ def _say(report: int, number: int) -> None:
         os.write(report, b"%16d" % number)
 
 
-if __name__ == "__main__" and (found := serve(sys.argv[1:])) is not None:
-    sys.argv = [found[0], *found[1]]
-    sys.path[0] = str(Path(found[0]).parent)
+class _End:
+    """How the script has ended."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        atexit.register(self._leave)  # before all others, so it is called after them
+
+    def _leave(self) -> None:
+        if self.code is None or "torch" not in sys.modules:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(self.code)
+
+
+def _run(script: str, args: Sequence[str], end: _End) -> None:
+    sys.argv = [script, *args]
+    sys.path[0] = str(Path(script).parent)
     sys.modules["__main__"] = main = ModuleType("__main__")
-    main.__file__ = found[0]
-    exec(compile(Path(found[0]).read_bytes(), found[0], "exec"), main.__dict__)
+    main.__file__ = script
+    code = compile(Path(script).read_bytes(), script, "exec")
+    try:
+        exec(code, main.__dict__)
+        end.code = 0
+    except SystemExit as error:
+        end.code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    except Exception:
+        end.code = 1
+        raise
+
+
+if __name__ == "__main__":
+    the_end = _End()
+    if (found := serve(sys.argv[1:])) is not None:
+        _run(*found, the_end)

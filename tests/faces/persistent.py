@@ -26,6 +26,8 @@ from typing import Any
 
 import pytest
 
+import fork_server
+
 TESTS = Path(__file__).resolve().parents[1]
 PATIENCE = 240.0  # seconds a check may take; one that takes longer hangs
 AFTERMATH = 20.0  # seconds in which the other ranks must end once one has failed
@@ -37,7 +39,7 @@ _modules: dict[str, ModuleType] = {}
 
 @dataclass
 class _Process:
-    popen: subprocess.Popen[bytes]
+    fork: fork_server.Process
     pipe: Connection
     output: Path
     seen: int = 0  # bytes of the output that belong to earlier requests
@@ -47,7 +49,7 @@ class _Process:
 
     def await_stacks(self) -> None:
         """Asks for the stacks of its threads, and waits until they are in its output."""
-        self.popen.send_signal(STACKS)
+        self.fork.send_signal(STACKS)
         end = time.monotonic() + 5
         while "(most recent call first)" not in self.new_output() and time.monotonic() < end:
             time.sleep(0.01)
@@ -55,9 +57,9 @@ class _Process:
     def end(self) -> None:
         """Ends it, by force where closing its pipe did not."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(10)
-        self.popen.kill()
-        self.popen.wait()
+            self.fork.wait(10)
+        self.fork.kill()
+        self.fork.wait()
 
 
 class Processes:
@@ -83,23 +85,17 @@ class Processes:
         paths = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
         plain = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         with output.open("wb") as file:
-            popen = subprocess.Popen(
-                [sys.executable, str(self._script), str(theirs.fileno())],
-                env=plain | self._environment(number, self.generation),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
+            environment = plain | self._environment(number, self.generation)
+            fork = fork_server.Process(self._script, [], environment, file.fileno(), [theirs.fileno()])
         theirs.close()
-        self._running.append(_Process(popen, ours, output))
+        self._running.append(_Process(fork, ours, output))
 
     def stop(self, *, kill: bool = False) -> None:
         """Ends all processes; the next request starts new ones."""
         for process in self._running:
             process.pipe.close()
             if kill:
-                process.popen.kill()
+                process.fork.kill()
         for process in self._running:
             process.end()
         self._running.clear()
@@ -160,7 +156,7 @@ class Processes:
                 try:
                     answers[number] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
                 except (EOFError, OSError):
-                    code = asked[number].popen.wait()
+                    code = asked[number].fork.wait()
                     answers[number] = (
                         number in dying,
                         None if number in dying else f"ended with code {code}",

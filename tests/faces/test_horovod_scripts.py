@@ -37,7 +37,7 @@ def models(name: str, size: int, folder: Path, epochs: int = EPOCHS) -> list[dic
 @pytest.mark.parametrize(
     ("name", "tolerance"),
     [
-        ("clipping", EXACT),
+        pytest.param("clipping", EXACT, marks=pytest.mark.slow),
         ("mixed_precision", BF16),
         pytest.param("accumulation", EXACT, marks=pytest.mark.slow),
         pytest.param("warmup", EXACT, marks=pytest.mark.slow),

@@ -388,7 +388,14 @@ def test_on_three_ranks(three: Any, check: Any) -> None:
     three(check)
 
 
-@pytest.mark.parametrize("check", [check_several_optimizers, check_folds, check_the_others_join_first])
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check_several_optimizers, marks=pytest.mark.slow),
+        check_folds,
+        check_the_others_join_first,
+    ],
+)
 def test_on_four_ranks(four: Any, check: Any) -> None:
     four(check)
 

@@ -59,7 +59,7 @@ def last_words(lab: Lab, hosts: int, cut: Callable[[], None], first: int | None 
     return [line for line in err.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("cut", ["h1", "h3"])
+@pytest.mark.parametrize("cut", ["h1", pytest.param("h3", marks=pytest.mark.slow)])
 def test_a_host_that_is_cut_off_is_named(cut: str) -> None:
     with Lab(3, rate="400mbit") as lab:
         lines = last_words(lab, 3, lambda: lab.cut(cut))
@@ -69,7 +69,7 @@ def test_a_host_that_is_cut_off_is_named(cut: str) -> None:
     assert f"PeerLost: rank {rank} (host {cut}) has sent nothing for 5 s" in lines[-2], lines
 
 
-@pytest.mark.parametrize("cut", ["h1", "h3"])
+@pytest.mark.parametrize("cut", [pytest.param("h1", marks=pytest.mark.slow), "h3"])
 def test_a_host_that_receives_nothing_is_named_though_its_word_gets_out(cut: str) -> None:
     """Its rank is the first to hear from nobody; what it says of that may reach the others, or the launcher alone."""
     rank = int(cut[1]) - 1

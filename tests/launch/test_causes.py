@@ -339,8 +339,17 @@ dist.all_reduce(torch.ones(4 + dist.get_rank()))
 """
 
 
-@pytest.mark.parametrize("program", [NUMPY, HOROVOD, TORCH], ids=["numpy", "horovod", "torch"])
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(
+    ("program", "full"),
+    [
+        pytest.param(NUMPY, False, id="numpy-False"),
+        pytest.param(NUMPY, True, id="numpy-True"),
+        pytest.param(HOROVOD, False, id="horovod-False"),
+        pytest.param(TORCH, True, id="torch-True"),
+        pytest.param(HOROVOD, True, id="horovod-True", marks=pytest.mark.slow),
+        pytest.param(TORCH, False, id="torch-False", marks=pytest.mark.slow),
+    ],
+)
 def test_a_mismatch_of_all_ranks_is_told_once(tag: str, tmp_path: Path, program: str, full: bool) -> None:
     if program != NUMPY:
         pytest.importorskip("torch")

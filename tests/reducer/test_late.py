@@ -13,7 +13,7 @@ from reducer.test_job import environment, reducers
 RANK = Path(__file__).with_name("late_rank.py")
 
 
-@pytest.mark.parametrize("count", [100, 400_000])
+@pytest.mark.parametrize("count", [pytest.param(100, marks=pytest.mark.slow), 400_000])
 def test_the_time_of_an_operation_runs_from_its_call_also_after_it_left_the_line(
     tmp_path: Path, count: int
 ) -> None:

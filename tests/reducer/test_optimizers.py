@@ -13,7 +13,15 @@ from reducer.test_job import environment, reducers
 RANK = Path(__file__).with_name("optimizers_rank.py")
 
 
-@pytest.mark.parametrize("mode", ["two", "calls", "again", "join"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "two",
+        pytest.param("calls", marks=pytest.mark.slow),
+        pytest.param("again", marks=pytest.mark.slow),
+        "join",
+    ],
+)
 def test_optimizers(tmp_path: Path, mode: str) -> None:
     pytest.importorskip("torch")
     with reducers(tmp_path, 1) as services:

@@ -10,6 +10,11 @@ from comm import ranks
 from reducer.test_job import environment, lose_one, reducers
 
 RANK = Path(__file__).with_name("small_rank.py")
+SELDOM = [
+    ("one", "stop"),
+    ("many", "kill"),
+    ("staggered", "stop"),
+]  # how calls are made, and how a reducer is lost
 
 
 @pytest.mark.parametrize(
@@ -34,8 +39,15 @@ def test_scaling_and_many_at_once(tmp_path: Path, what: str, n: int, k: int) -> 
         assert texts == [""] * n
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-@pytest.mark.parametrize("mode", ["one", "many", "staggered"])
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [
+        ("one", "kill"),
+        ("many", "stop"),
+        ("staggered", "kill"),
+        *(pytest.param(*both, marks=pytest.mark.slow) for both in SELDOM),
+    ],
+)
 @pytest.mark.parametrize(
     ("n", "k", "lost"),
     [pytest.param(2, 1, 0, marks=pytest.mark.slow), pytest.param(3, 2, 0, marks=pytest.mark.slow), (3, 2, 1)],
