@@ -32,7 +32,18 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
     | {"capi", "xla", "lines", "tensorflow", "mxnet"},
     "mpi_trampoline": {"base", "kernels", "capi"},
-    "tests": {"base", "kernels", "transport", "engine", "boards", "session", "capi", "reducers", "lines"},
+    "tests": {
+        "base",
+        "kernels",
+        "transport",
+        "engine",
+        "boards",
+        "session",
+        "capi",
+        "reducers",
+        "lines",
+        "tensorflow",
+    },
 }
 # what stands side by side in native/transport: each includes what they share, which includes none of them
 TRANSPORTS = {"tcp", "shm", "memory"}
