@@ -220,14 +220,14 @@ void bind_lines(nb::module_& m) {
       nb::arg("line"), "The process has left the job of this line.");
   m.def(
       "tensorflow_give_up",
-      [](const std::string& line, uint64_t since, bool alone, bool later) {
+      [](const std::string& line, uint64_t since, bool certain, bool later) {
         const WithoutGil unlocked;
-        line_of(line).give_up(since, alone, later);
+        line_of(line).give_up(since, certain, later);
       },
-      nb::arg("line"), nb::arg("since"), nb::arg("alone"), nb::arg("later"),
-      "A run of a function that has operations on the line has failed; it began when `tensorflow_starts` was `since`. "
-      "`alone`: no other such function ran at the same time. `later`: the other ranks need not hear of it before this "
-      "one starts something else.");
+      nb::arg("line"), nb::arg("since"), nb::arg("certain"), nb::arg("later"),
+      "A run of a function that has operations on the line has failed; it began when `tensorflow_starts` was `since`, "
+      "and no other such function ran at the same time. `certain`: it would have come to such an operation. `later`: "
+      "the other ranks need not hear of it before this one starts something else.");
   m.def(
       "tensorflow_starts", [] { return reinterpret_cast<uintptr_t>(&tensorflow::starts()); },
       "The address of a uint64: how many operations the process has started on all lines.");

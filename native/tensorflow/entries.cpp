@@ -2,6 +2,19 @@
 
 namespace slipstream::tensorflow {
 
+namespace {
+
+constexpr const char* kNotOnAll =
+    ", and not on all others, before it came to its operations. They are in a condition, or it "
+    "could not be traced, so it is not known whether the other ranks have come to them: the ranks may be at different "
+    "steps of the program, and the job ends. End the program on all ranks after an error that some of them have alone";
+
+std::string name_of_rank(uint64_t place, const std::vector<int32_t>& ranks) {
+  return place < ranks.size() ? "rank " + std::to_string(ranks[place]) : std::string("another rank");
+}
+
+}  // namespace
+
 void Entry::fail(int32_t with, std::string why) {
   status = with;
   text = std::move(why);
@@ -15,6 +28,8 @@ void Entry::fill_in(size_t rank) {
     asked[kDigest] = ticket->digest();
     asked[kInverse] = ~asked[kDigest];
     asked[kFormBytes] = ticket->form.size();
+    asked[kDoubtful] = doubtful << kRankBits | rank;
+    asked[kLeastDoubtful] = ~doubtful;
   } else {
     asked[kind == Kind::joined ? kJoined : kFlushing] = 1;
   }
@@ -23,6 +38,18 @@ void Entry::fill_in(size_t rank) {
     asked[kInversePlace] = ~place;
   }
   if (kind == Kind::mark) asked[kFailed] = rank + 1;
+}
+
+std::string why_marked(const Entry& entry, const std::vector<int32_t>& ranks) {
+  return entry.ticket->label + ": " + name_of_rank(entry.asked[kFailed] - 1, ranks) +
+         " does not take part, as its step has failed, was interrupted, or had no more data: see what that rank "
+         "raised. After an error like this end the program, or have all ranks go on with the next step";
+}
+
+std::string why_doubtful(const Entry& entry, const std::vector<int32_t>& ranks) {
+  const uint64_t place = entry.asked[kDoubtful] & ((uint64_t{1} << kRankBits) - 1);
+  const std::string what = entry.ticket != nullptr ? entry.ticket->label : "an operation in a TensorFlow graph";
+  return what + ": a step has failed on " + name_of_rank(place, ranks) + kNotOnAll;
 }
 
 void come_together(Entries& entries, const std::string& problem, StartedSteps& steps, std::vector<Ended>& ended) {
@@ -37,7 +64,7 @@ void come_together(Entries& entries, const std::string& problem, StartedSteps& s
       steps.end(ticket->step, problem);
       ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, problem});
     } else if (kind != Entry::Kind::stale) {
-      behind.push_back(std::make_shared<Entry>(kind, entry->place, ticket));
+      behind.push_back(std::make_shared<Entry>(kind, entry->place, ticket, entry->doubtful));
     }
     entry->kind = Entry::Kind::stale;
     if (entry->at == Entry::At::asked) before.push_back(entry);

@@ -25,9 +25,14 @@ enum Asked : size_t {
   kJoined,
   kFlushing,
   kFailed,  // of a mark: the rank and one
+  // Of an operation: how many steps of which others do not know have failed before, times 2^kRankBits, and the rank.
+  kDoubtful,
+  kLeastDoubtful,  // the inverse of the number alone
   kFormBytes,
   kAsked
 };
+
+constexpr int kRankBits = 20;
 
 struct Entry {
   enum class At : uint8_t { waits, asked, answered, explaining, explained };
@@ -40,8 +45,8 @@ struct Entry {
     stale      // it has failed, or is asked about anew: only its question has to be answered
   };
 
-  explicit Entry(Kind of_kind, uint64_t of_place = 0, std::shared_ptr<Ticket> of = nullptr)
-      : kind(of_kind), place(of_place), ticket(std::move(of)) {}
+  explicit Entry(Kind of_kind, uint64_t of_place = 0, std::shared_ptr<Ticket> of = nullptr, uint64_t of_doubtful = 0)
+      : kind(of_kind), place(of_place), ticket(std::move(of)), doubtful(of_doubtful) {}
 
   // Nothing behind it is asked about before it has been judged.
   bool holds_back() const { return kind == Kind::joined || kind == Kind::mark || kind == Kind::flushing; }
@@ -56,9 +61,13 @@ struct Entry {
   // Some ranks begin a step, and others are still in the one before, which is over for the former.
   bool are_apart() const { return asked[kInversePlace] == ~uint64_t{0} && asked[kPlace] > 0; }
 
+  // Steps have failed of which some ranks do not know, and may be at another step.
+  bool is_doubtful() const { return has_operations() && asked[kDoubtful] >> kRankBits != ~asked[kLeastDoubtful]; }
+
   Kind kind;
   uint64_t place;
   std::shared_ptr<Ticket> ticket;  // of an operation
+  uint64_t doubtful;               // Line::doubtful_ when it was started
   At at = At::waits;
   uint64_t opening = 0;  // in which it was asked
   std::array<uint64_t, kAsked> asked{};
@@ -66,6 +75,10 @@ struct Entry {
   int32_t status = SLIPSTREAM_OK;
   std::string text;
 };
+
+// Why an operation has met a mark, and why the job ends with one that is doubtful. `ranks`: the group's.
+std::string why_marked(const Entry& entry, const std::vector<int32_t>& ranks);
+std::string why_doubtful(const Entry& entry, const std::vector<int32_t>& ranks);
 
 // What a ticket is to be told once the lock is free: whoever waits for it goes on in this thread, and may start others.
 struct Ended {

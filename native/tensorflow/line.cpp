@@ -28,6 +28,7 @@ constexpr const char* kThreads =
     "functions one at a time, or give all of their operations names";
 constexpr const char* kFunctions =
     ". The ranks are in different functions, and not at the same step of the program any more, so the job ends";
+constexpr const char* kLeft = "the job was left before this operation was started";
 constexpr const char* kFlush = "what comes after a step that failed";
 
 std::atomic<Opener> opener{nullptr};
@@ -37,6 +38,12 @@ std::atomic<uint64_t> times_started{0};
 std::atomic<bool> some_given_up{false};  // some line has steps of which others do not know
 
 const slipstream_api& api() { return *capi::table(SLIPSTREAM_API_VERSION); }
+
+std::vector<int32_t> ranks_of(slipstream_group* group) {
+  std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(group)));
+  api().group_ranks(group, ranks.data());
+  return ranks;
+}
 
 struct Known {
   std::mutex mutex;
@@ -83,9 +90,9 @@ void Line::start(std::shared_ptr<Ticket> ticket) {
     } else if (const std::string* const problem = steps_.why_ended(ticket->step)) {
       ended.push_back({ticket, kNone, SLIPSTREAM_MISMATCH, *problem});
     } else {
+      opens = needs_opening(gone, ended);
       const uint64_t place = steps_.started(ticket->step, number);
-      entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, place, std::move(ticket)));
-      opens = needs_opening(gone);
+      entries_.push_back(std::make_shared<Entry>(Entry::Kind::operation, place, std::move(ticket), doubtful_));
       go_on(ended, true);
     }
   }
@@ -94,9 +101,9 @@ void Line::start(std::shared_ptr<Ticket> ticket) {
   if (opens) open();
 }
 
-// Before an entry is asked about. The lock is held. True: open() has to follow, without the lock.
-bool Line::needs_opening(std::array<slipstream_group*, 2>& gone) {
-  if (state_ == State::open && has_ended(*operations_->session)) gone = close();
+// Before an entry is added that is to be asked about. The lock is held. True: open() has to follow, without the lock.
+bool Line::needs_opening(std::array<slipstream_group*, 2>& gone, std::vector<Ended>& ended) {
+  if (state_ == State::open && has_ended(*operations_->session)) gone = close(ended);
   if (state_ != State::closed) return false;
   state_ = State::opening;
   return true;
@@ -117,7 +124,7 @@ void Line::opened(slipstream_group* operations, slipstream_group* questions) {
   std::array<slipstream_group*, 2> gone{};
   {
     const std::lock_guard lock(mutex_);
-    gone = close();
+    gone = close(ended);
     operations_ = operations;
     questions_ = questions;
     state_ = State::open;
@@ -146,7 +153,7 @@ void Line::join() {
   std::vector<Ended> ended;
   {
     const std::lock_guard lock(mutex_);
-    given_up_ = 0;  // without operations of its own
+    given_up_ = doubtful_ = 0;  // without operations of its own
     if (state_ == State::closed) return;
     entries_.push_back(std::make_shared<Entry>(Entry::Kind::joined));
     go_on(ended, false);
@@ -154,17 +161,15 @@ void Line::join() {
   tell(ended);
 }
 
-void Line::give_up(uint64_t since, bool alone, bool later) {
+void Line::give_up(uint64_t since, bool certain, bool later) {
   std::vector<Ended> ended;
   {
     const std::lock_guard lock(mutex_);
     const std::optional<uint64_t> place = steps_.given_up(since);
-    if (!alone) {
-      if (state_ == State::open) api().abort(operations_, ("a function has failed" + std::string(kThreads)).c_str());
-      return;
-    }
     if (!place.has_value() || joining.load()) return;
-    if (*place == 0) {
+    if (*place == 0 && !certain) {
+      if (!later) ++doubtful_;  // else it has no more data, and has told the program so
+    } else if (*place == 0) {
       ++given_up_;
       some_given_up.store(true);
     } else if (state_ != State::closed) {  // else it belongs to a job that the process has left
@@ -182,9 +187,9 @@ void Line::tell_given_up() {
   bool opens = false;
   {
     const std::lock_guard lock(mutex_);
-    if (given_up_ == 0) return;
+    if (given_up_ == 0 || (state_ == State::open && has_ended(*operations_->session))) return;
     const uint64_t count = std::exchange(given_up_, 0);
-    opens = needs_opening(gone);
+    opens = needs_opening(gone, ended);
     for (uint64_t i = 0; i < count; ++i) entries_.push_back(std::make_shared<Entry>(Entry::Kind::mark));
     go_on(ended, false);
   }
@@ -194,22 +199,28 @@ void Line::tell_given_up() {
 }
 
 void Line::forget() {
+  std::vector<Ended> ended;
   std::array<slipstream_group*, 2> gone{};
   {
     const std::lock_guard lock(mutex_);
-    given_up_ = 0;
-    if (state_ == State::open) gone = close();
+    given_up_ = doubtful_ = 0;
+    if (state_ == State::open) gone = close(ended);
   }
   for (slipstream_group* const one : gone) api().group_release(one);
+  tell(ended);
 }
 
 // Returns what is to be released without the lock.
-std::array<slipstream_group*, 2> Line::close() {
+std::array<slipstream_group*, 2> Line::close(std::vector<Ended>& ended) {
   if (state_ == State::open) {  // in the next job all ranks begin at the same place
-    given_up_ = 0;
-    std::erase_if(entries_, [](const auto& entry) {
-      return entry->at == Entry::At::waits &&
-             (entry->kind == Entry::Kind::flushing || entry->kind == Entry::Kind::mark);
+    given_up_ = doubtful_ = 0;
+    std::erase_if(entries_, [&ended](const auto& entry) {
+      if (entry->at != Entry::At::waits) return false;
+      if (entry->ticket != nullptr) {
+        entry->fail(SLIPSTREAM_ABORTED, kLeft);
+        ended.push_back({entry->ticket, kNone, entry->status, entry->text});
+      }
+      return true;
     });
   }
   state_ = State::closed;
@@ -296,7 +307,7 @@ bool Line::take_first(std::vector<Ended>& ended) {
   const std::shared_ptr<Entry> entry = entries_.front();
   if (entry->at != Entry::At::answered && entry->at != Entry::At::explained) return false;
   if (entry->status == SLIPSTREAM_OK && (state_ != State::open || entry->opening != opening_))
-    entry->fail(SLIPSTREAM_ABORTED, "the job was left before this operation was started");
+    entry->fail(SLIPSTREAM_ABORTED, kLeft);
   if (entry->status != SLIPSTREAM_OK) {
     entries_.pop_front();
     if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, entry->status, entry->text});
@@ -314,6 +325,13 @@ bool Line::take_first(std::vector<Ended>& ended) {
 void Line::judge(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
   const auto& asked = entry->asked;
   const bool operations = entry->has_operations();
+  if (entry->is_doubtful()) {
+    const std::string doubt = why_doubtful(*entry, ranks_of(operations_));
+    entries_.pop_front();
+    if (entry->ticket != nullptr) ended.push_back({entry->ticket, kNone, SLIPSTREAM_ABORTED, doubt});
+    api().abort(operations_, doubt.c_str());
+    return;
+  }
   if (entry->kind == Entry::Kind::flushing) {
     if (operations || asked[kJoined] != 0)
       entry->at = Entry::At::waits;  // once more
@@ -344,23 +362,12 @@ void Line::meet_mark(const std::shared_ptr<Entry>& entry, std::vector<Ended>& en
   if (is_over) {
     entries_.pop_front();
     if (entry->kind == Entry::Kind::operation) {
-      problem = why_marked(*entry);
+      problem = why_marked(*entry, ranks_of(operations_));
       steps_.end(entry->ticket->step, problem);
       ended.push_back({entry->ticket, kNone, SLIPSTREAM_MISMATCH, problem});
     }
   }
   come_together(entries_, problem, steps_, ended);
-}
-
-std::string Line::why_marked(const Entry& entry) const {
-  std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
-  api().group_ranks(operations_, ranks.data());
-  const auto failed = static_cast<size_t>(entry.asked[kFailed]);
-  const std::string which =
-      failed > 0 && failed <= ranks.size() ? "rank " + std::to_string(ranks[failed - 1]) : std::string("another rank");
-  return entry.ticket->label + ": " + which +
-         " does not take part, as its step has failed, was interrupted, or had no more data: see what that rank "
-         "raised. After an error like this end the program, or have all ranks go on with the same step";
 }
 
 // Some rank has joined, or calls something else, or is at another place of a step.
@@ -393,8 +400,7 @@ void Line::explain(const std::shared_ptr<Entry>& entry) {
 
 // What the first entry is, all ranks know.
 void Line::follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended) {
-  std::vector<int32_t> ranks(static_cast<size_t>(api().group_size(operations_)));
-  api().group_ranks(operations_, ranks.data());
+  const std::vector<int32_t> ranks = ranks_of(operations_);
   const Explanation& known = *entry->explanation;
   std::string problem = known.problem(ranks);
   if (problem.empty() && !entry->same_place()) problem = known.label() + kUnequal;

@@ -1,6 +1,6 @@
 // Operations that all ranks start in one order, on groups of their own.
 //
-// Before an operation begins, the ranks ask each other which one it is: 64 bytes of each, in one all-reduce. So a rank
+// Before an operation begins, the ranks ask each other which one it is: 80 bytes of each, in one all-reduce. So a rank
 // that has joined (it has no more batches) finds out that the others start one, and which: it takes part without data.
 // Only if one has joined, or the ranks differ, they tell each other more, in an all-gather. Questions run ahead of
 // operations: they have a group of their own.
@@ -15,6 +15,13 @@
 // - the operation of the same step: it fails, and with it the step of its rank.
 // - an operation of a later step, which is the first one of that: the step has failed on the rank of the mark alone,
 //   when no other rank waited for it any more. The operation is asked about anew.
+// For example, two ranks run steps of operations a, b and c. If rank 0 fails behind b, its mark says 2. Rank 1 asks
+// about c, which has place 2: it fails. Or rank 1's c has met rank 0's, and rank 0 fails then: its mark says 3. Rank 1
+// asks about a of the next step, which has place 0, and the mark is dropped: rank 0 asks about a of its next step, too.
+//
+// A step may have started nothing, and it may be that it would not have: its operations are in a condition, or it could
+// not be traced. Then a mark would not tell which step it belongs to. So the rank counts such steps, and asks about its
+// next operation with that number. If the ranks have different numbers, the job ends.
 // Where a mark meets operations, the ranks have asked about more of them by then. So all ranks drop what they have
 // asked, and ask with `flushing` until all do: then they are at the same place.
 #pragma once
@@ -58,11 +65,11 @@ class Line {
   // This rank takes part in what the others start, after what it has started itself, until all have called this as
   // often. Nothing, if no rank has used the line.
   void join();
-  // A step that may have used the line has failed; it began after the start of this number (see starts()). The others
-  // hear of that. `later`: if the step has started nothing, they do with the next start of this rank on any line; if
-  // the rank joins before, they do not. `alone`: no other step ran at the same time. Otherwise nobody knows what the
-  // step has started, and the job ends.
-  void give_up(uint64_t since, bool alone, bool later);
+  // A step that may have used the line has failed; it began after the start of this number (see starts()), and no other
+  // step used the line meanwhile. The others hear of that. `certain`: the step would have started something here if it
+  // had not failed. `later`: if it has started nothing, they hear of it with the next start of this rank on any line;
+  // if the rank joins before, they do not.
+  void give_up(uint64_t since, bool certain, bool later);
   // Has the others hear of it now.
   void tell_given_up();
   // The process has left the job.
@@ -82,12 +89,11 @@ class Line {
   void follow(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
   void help(const Entry& entry, std::vector<Ended>& ended);
   void meet_mark(const std::shared_ptr<Entry>& entry, std::vector<Ended>& ended);
-  std::string why_marked(const Entry& entry) const;
   void begin(const std::shared_ptr<Ticket>& ticket, std::vector<Ended>& ended);
   bool has_joined() const;
-  bool needs_opening(std::array<slipstream_group*, 2>& gone);
+  bool needs_opening(std::array<slipstream_group*, 2>& gone, std::vector<Ended>& ended);
   void open();
-  std::array<slipstream_group*, 2> close();
+  std::array<slipstream_group*, 2> close(std::vector<Ended>& ended);
 
   const std::string name_;
   std::mutex mutex_;
@@ -97,6 +103,7 @@ class Line {
   uint64_t opening_ = 0;  // how often it was opened
   StartedSteps steps_;
   uint64_t given_up_ = 0;  // steps that have started nothing here, and of which others do not know
+  uint64_t doubtful_ = 0;  // steps that have started nothing here, and might not have without their failure
 };
 
 // The line of this name; made at the first call.

@@ -49,3 +49,11 @@ def two(tensorflow_jobs: dict[int, Ranks]) -> Ranks:
 def three(tensorflow_jobs: dict[int, Ranks]) -> Ranks:
     """A job of three ranks."""
     return tensorflow_jobs[3]
+
+
+@pytest.fixture
+def short_lived(tmp_path: Path) -> Iterator[Ranks]:
+    """Ranks for a check that ends the job."""
+    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET)
+    yield ranks
+    ranks.stop()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ tf = pytest.importorskip("tensorflow")
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
-from faces.tensorflow.conftest import QUIET, WORKER  # noqa: E402
 
 MANY = 8
 
@@ -422,14 +419,6 @@ def test_random_failures(ranks: Any, seed: int) -> None:
 @pytest.mark.parametrize("check", [check_mismatch_amid_many, check_failures_of_all])
 def test_by_python(negotiated: Any, check: Any) -> None:
     negotiated(check)
-
-
-@pytest.fixture
-def short_lived(tmp_path: Path) -> Iterator[Ranks]:
-    """Ranks for a check that ends the job."""
-    ranks = Ranks(2, tmp_path, worker=WORKER, environment=QUIET)
-    yield ranks
-    ranks.stop()
 
 
 def test_functions_that_a_rank_leaves_out(short_lived: Ranks) -> None:

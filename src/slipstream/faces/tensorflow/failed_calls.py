@@ -2,6 +2,10 @@
 
 So the lines of its operations are told, before this rank starts any later step (native/tensorflow/line.h). A call may
 also fail before the function runs: its arguments may not fit, or it cannot be traced for them.
+
+Some lines would certainly have been used if the call had not failed: those of operations that run whenever the function
+does. Others would perhaps: operations in a condition or a loop. What a function would have used that was never traced
+is not known before it is.
 """
 
 from __future__ import annotations
@@ -11,10 +15,13 @@ import functools
 import itertools
 import sys
 import threading
+import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager.context import Context
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from slipstream import _core
@@ -26,23 +33,48 @@ from slipstream.faces.tensorflow.order import within_function
 
 __all__ = ["are_seen"]
 
-_KEPT = 4096  # functions whose lines are known; TensorFlow keeps all of their nodes
 _BESIDE = (
     "a function with operations of slipstream was called while another thread runs one with the same operations, or "
     "with others that have no name: which of them belong together on the ranks is not known. Run such functions one at "
     "a time, or give their operations names that no other function has"
 )
 
+_FAILED_BESIDE = (
+    "a function has failed while several functions with the same operations of slipstream ran at the same time on this "
+    "rank, in threads or in a tf.py_function of another one: which operations belong together on the ranks is not "
+    "known any more. Run such functions one at a time, or give their operations names that no other function has"
+)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Of the operations of a function."""
+
+    all: frozenset[str]
+    certain: frozenset[str] = frozenset()  # they have operations that run whenever the function does
+
+
+@dataclass
+class _Call:
+    lines: frozenset[str]
+    alone: bool  # no other call has used one of these lines so far
+
+
 _numbers = itertools.count()  # of calls
-_under_way: dict[int, frozenset[str]] = {}  # the lines of calls
+_under_way: dict[int, _Call] = {}
 _starts = ctypes.c_uint64.from_address(_core.tensorflow_starts())
 
 
-class _Begun(threading.local):
-    calls = 0  # of this thread
+_untraced: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How many calls of a function have failed before it could be traced for any arguments."""
 
 
-_begun = _Begun()
+class _Thread(threading.local):
+    calls = 0  # that have reached their function
+    untraced = 0  # calls that have failed of the function that is called now
+
+
+_thread = _Thread()
 
 
 def are_seen() -> bool:
@@ -50,23 +82,21 @@ def are_seen() -> bool:
     return bool(tf.config.experimental.get_synchronous_execution())
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _lines_of(name: bytes) -> frozenset[str]:
-    return within_function(name.decode()).lines
-
-
-def _give_up(lines: frozenset[str], since: int, error: BaseException, alone: bool = True) -> None:
+def _give_up(lines: _Lines, since: int, error: BaseException | None = None, alone: bool = True) -> None:
     """A call has failed with ``error``."""
-    if not jobs.is_initialized():
+    if not lines.all or not jobs.is_initialized():
         return
     try:
         jobs.current().session.check()
     except SlipstreamError:
         return  # the job has failed, and in the next one all ranks begin anew
+    if not alone:
+        world().abort(_FAILED_BESIDE)
+        return
     # It may be that a rank has no more data, and joins.
     later = isinstance(error, tf.errors.OutOfRangeError | StopIteration)
-    for line in lines:
-        _core.tensorflow_give_up(line, since, alone, later)
+    for line in lines.all:
+        _core.tensorflow_give_up(line, since, line in lines.certain, later)
 
 
 def _is_within_another() -> bool:
@@ -79,58 +109,82 @@ def _is_within_another() -> bool:
     return False
 
 
-def _check_alone(lines: frozenset[str], number: int) -> None:
+def _check_alone(call: _Call) -> None:
     """Raises, and ends the job, where another thread runs a function that shares a line with this one."""
-    for other, of_other in list(_under_way.items()):
-        if other != number and not lines.isdisjoint(of_other) and not _is_within_another():
+    for other in list(_under_way.values()):
+        if other is call or call.lines.isdisjoint(other.lines):
+            continue
+        call.alone = other.alone = False
+        if not _is_within_another():
             world().abort(_BESIDE)
             raise Aborted(_BESIDE)
 
 
 def _install() -> None:
-    run, call = Context.call_function, Function.__call__
+    run = Context.call_function
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        lines = _lines_of(name) if are_added() else None
-        if not lines:
+        _thread.calls += 1
+        untraced, _thread.untraced = _thread.untraced, 0
+        within = within_function(name.decode()) if are_added() else None
+        if not within or not within.lines:
             return run(self, name, tensor_inputs, num_outputs)
-        _begun.calls += 1
-        since, number, alone = _starts.value, next(_numbers), not _under_way
-        _under_way[number] = lines
+        for _ in range(untraced):
+            _give_up(_Lines(within.lines), _starts.value)
+        since, number = _starts.value, next(_numbers)
+        mine = _Call(within.lines, True)
         try:
-            if not alone:
-                _check_alone(lines, number)
+            _under_way[number] = mine
+            if len(_under_way) > 1:
+                _check_alone(mine)
             return run(self, name, tensor_inputs, num_outputs)
         except BaseException as error:
-            alone = alone and next(_numbers) == number + 1  # also all the time
-            _give_up(lines, since, error, alone)
+            _give_up(_Lines(within.lines, within.certain), since, error, mine.alone)
             raise
         finally:
-            del _under_way[number]
+            _under_way.pop(number, None)
+
+    Context.call_function = call_function
+    Function.__call__ = _watched(Function.__call__, lambda one: one._function_cache.values())
+    ConcreteFunction.__call__ = _watched(ConcreteFunction.__call__, lambda one: [one])
+
+
+def _watched(call: Any, traces: Any) -> Any:
+    """``call`` of a function; where it fails before the function runs, the lines of its ``traces`` hear of that."""
 
     @functools.wraps(call)
-    def call_traced(self: Any, *args: Any, **kwds: Any) -> Any:
-        calls = _begun.calls
+    def watched(self: Any, *args: Any, **kwds: Any) -> Any:
+        calls, before = _thread.calls, _thread.untraced
+        untraced = _thread.untraced = _untraced.pop(self, 0) if _untraced else 0
         try:
             return call(self, *args, **kwds)
         except BaseException as error:
-            if are_added() and calls == _begun.calls and tf.executing_eagerly():
-                _give_up(_lines_of_all(self), _starts.value, error)
+            if calls == _thread.calls and tf.executing_eagerly():
+                _not_run(self, traces, error, untraced)
             raise
+        finally:
+            _thread.untraced = before
 
-    Context.call_function = call_function
-    Function.__call__ = call_traced
+    return watched
 
 
-def _lines_of_all(function: Any) -> frozenset[str]:
-    """Those of what it has been traced to so far. If they cannot be had, the job ends: the call's error stays."""
+def _not_run(function: Any, traces: Any, error: BaseException, untraced: int) -> None:
+    """A call has failed before the function ran. If its lines cannot be had, the job ends: the call's error stays."""
     try:
-        found = [_lines_of(one._inference_function.name) for one in function._list_all_concrete_functions()]
+        known = traces(function)
+        if not known:
+            _untraced[function] = untraced + 1
+        if not known or not are_added():
+            return
+        found = [within_function(one._inference_function.name.decode()) for one in known]
     except Exception as problem:
         if jobs.is_initialized():
-            world().abort(f"a function of TensorFlow has failed, and its operations are not known: {problem!r}")
-        return frozenset()
-    return frozenset().union(*found)
+            world().abort(
+                f"a function of TensorFlow has failed, and its operations are not known: {problem!r}"
+            )
+        return
+    certain = frozenset.intersection(*(one.certain for one in found))
+    _give_up(_Lines(frozenset().union(*(one.lines for one in found)), certain), _starts.value, error)
 
 
 _install()

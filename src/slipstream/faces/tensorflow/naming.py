@@ -11,10 +11,17 @@ import re
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_v2_func_graphs
 
 from slipstream.faces.horovod.process_sets import ProcessSet
 
 __all__ = ["Place", "in_session", "name_in_graph"]
+
+_CONTROL_FLOW = (
+    control_flow_v2_func_graphs.CondBranchFuncGraph,
+    control_flow_v2_func_graphs.WhileBodyFuncGraph,
+    control_flow_v2_func_graphs.WhileCondFuncGraph,
+)
 
 _NAMED = "_slipstream_named"  # of a function's graph: how many operations of each process set got a name
 
@@ -47,8 +54,14 @@ def name_in_graph(name: str | None, kind: str, process_set: ProcessSet) -> str |
 
 
 def _name_of(graph: Any) -> str:
-    """Without TensorFlow's numbers: it counts all functions, on each rank its own."""
-    return re.sub(r"_[0-9]+", "", graph.name)
+    """That of the program's function, without the numbers by which TensorFlow counts what it makes of functions.
+
+    They differ between ranks. The functions are those of conditions and loops, and forward and backward ones.
+    """
+    name = str(graph.name)
+    if isinstance(graph, _CONTROL_FLOW):
+        return re.sub(r"_[0-9]+", "", name)
+    return re.sub(r"_[0-9]+$", "", name) if name.startswith("__") else name
 
 
 def _place_in(graph: Any, process_set: ProcessSet) -> Place:

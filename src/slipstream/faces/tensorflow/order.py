@@ -28,6 +28,7 @@ CALL = "slipstream_call"
 """What the nodes are called that run Python."""
 
 _ORDERED = "_slipstream_ordered"  # of a graph
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")  # nodes that run the function that they name
 
 
 @dataclass
@@ -42,10 +43,14 @@ class _Ordered:
 
 @dataclass(frozen=True)
 class Within:
-    """What a function has, with those that it calls: operations, and the lines of native ones."""
+    """What a function has, with those that it calls: operations, and the lines of native ones.
+
+    ``certain``: the lines of those that run whenever the function does, in no condition and in no loop.
+    """
 
     operations: bool = False
     lines: frozenset[str] = frozenset()
+    certain: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager
@@ -140,9 +145,14 @@ def within_function(name: str) -> Within:
     nodes = context.context().get_function_def(name).node_def
     operations = any(one.op.startswith("Slipstream") or CALL in one.name for one in nodes)
     lines = frozenset(one.attr["line"].s.decode() for one in nodes if one.op == "SlipstreamStart")
-    called = {called for one in nodes for called in _called_by(one)} - {name}
-    found = [Within(operations, lines), *map(within_function, called)]
-    return Within(any(one.operations for one in found), frozenset().union(*(one.lines for one in found)))
+    called = {called: one.op in _CALLS for one in nodes for called in _called_by(one) if called != name}
+    found = [(Within(operations, lines, lines), True)]
+    found += [(within_function(one), always) for one, always in called.items()]
+    return Within(
+        any(one.operations for one, _ in found),
+        frozenset().union(*(one.lines for one, _ in found)),
+        frozenset().union(*(one.certain for one, always in found if always)),
+    )
 
 
 def _install() -> None:

@@ -1,0 +1,207 @@
+"""Steps that fail where it is not known which operations they would have come to: right sums, or the job ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+import slipstream  # noqa: E402
+import slipstream.tensorflow as hvd  # noqa: E402
+from faces.rank_jobs import Ranks  # noqa: E402
+
+STEPS = 6
+
+
+def check_another_trace() -> None:
+    """Rank 0 alone evaluates, by a trace that has no operation. Its data ends, and then a check of it fails."""
+
+    @tf.function
+    def step(batches: Any, good: Any, training: bool) -> Any:
+        x = tf.cast(next(batches), tf.float32)
+        tf.debugging.Assert(good, ["check"])
+        return hvd.allreduce(x, op=hvd.Sum) if training else x
+
+    yes, no = tf.constant(True), tf.constant(False)
+    data = iter(tf.data.Dataset.range(1, STEPS + 1))
+    for number in range(1, STEPS + 1):
+        assert step(data, yes, True).numpy() == number * hvd.size()
+        if hvd.rank() == 0 and number in (2, 4):
+            wrong = tf.errors.OutOfRangeError if number == 2 else tf.errors.InvalidArgumentError
+            test = iter(tf.data.Dataset.range(2))
+            good = [yes, yes, yes] if number == 2 else [no]
+            for one in good[:-1]:
+                step(test, one, False)
+            with pytest.raises(wrong):
+                step(test, good[-1], False)
+
+
+def check_concrete_function() -> None:
+    """A concrete function whose arguments do not fit."""
+    step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum)).get_concrete_function(
+        tf.TensorSpec([], tf.float32)
+    )
+    for number in range(1, STEPS + 1):
+        x = tf.constant(float(number))
+        if number != 2:
+            assert step(x).numpy() == number * hvd.size()
+        elif hvd.rank() == 0:
+            with pytest.raises(TypeError):
+                step(None)
+        else:
+            with pytest.raises(tf.errors.FailedPreconditionError, match="rank 0 does not take part"):
+                step(x)
+
+
+def check_function_without_operations() -> None:
+    """It cannot be traced on rank 0, where Python does the same. That is nobody else's business."""
+    step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    traced = []
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
+    def other(x: Any) -> Any:
+        traced.append(x)
+        raise KeyError("cannot be traced")
+
+    for number in range(1, STEPS + 1):
+        assert step(tf.constant(float(number))).numpy() == number * hvd.size()
+        if hvd.rank() == 0:
+            with pytest.raises(KeyError, match="cannot be traced"):
+                other(tf.constant(1.0))
+            assert len(traced) == number
+
+
+def check_threads_that_fail() -> None:
+    """Two threads run functions with names of their own; a step of one of them fails on all ranks."""
+
+    def made(number: int) -> Any:
+        @tf.function
+        def step(x: Any, good: Any) -> Any:
+            tf.debugging.Assert(good, ["check"])
+            return hvd.allreduce(x, op=hvd.Sum, name=f"of {number}")
+
+        return step
+
+    functions = [made(number) for number in range(2)]
+    for function in functions:
+        function(tf.constant(1.0), tf.constant(True))
+    wrong: list[str] = []
+
+    def run(number: int) -> None:
+        for turn in range(100):
+            good = number == 1 or turn % 10 != 5
+            try:
+                found = functions[number](tf.constant(float(turn)), tf.constant(good)).numpy()
+                assert good
+                assert found == turn * hvd.size()
+            except tf.errors.InvalidArgumentError:
+                assert not good
+            except BaseException as error:
+                wrong.append(f"{turn}: {type(error).__name__}: {error}")
+                return
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+
+
+def _until_the_end(step: Callable[[int], Any], factor: float = 1.0) -> str:
+    """Runs steps until the job has ended; the text of that. All sums must be right until then."""
+    for number in range(1, 4 * STEPS):
+        with contextlib.suppress(tf.errors.InvalidArgumentError, ValueError):  # of this rank alone
+            try:
+                found = step(number)
+            except tf.errors.UnknownError as error:
+                return str(error)
+            except tf.errors.FailedPreconditionError as error:
+                try:
+                    slipstream.barrier()
+                except slipstream.SlipstreamError:
+                    return str(error)
+                continue
+            np.testing.assert_array_equal(found, factor * number * hvd.size())
+    return "the job has not ended"
+
+
+def check_first_trace() -> str:
+    """Rank 0 cannot trace the function for its first batch."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return tf.reduce_sum(hvd.allreduce(tf.matmul(x, tf.ones([4, 1])), op=hvd.Sum))
+
+    def call(number: int) -> Any:
+        wide = 5 if hvd.rank() == 0 and number == 1 else 4
+        return step(tf.fill([1, wide], float(number))).numpy()
+
+    return _until_the_end(call, 4.0)
+
+
+def check_condition() -> str:
+    """An operation in a condition that is seldom true; rank 0 alone fails behind its last operation."""
+
+    @tf.function
+    def step(x: Any, seldom: Any, good: Any) -> Any:
+        first = hvd.allreduce(x, op=hvd.Sum)
+        found = hvd.allreduce(x, op=hvd.Sum, name="in a condition") if seldom else first
+        with tf.control_dependencies([found]):
+            tf.debugging.Assert(good, ["check"])
+        return tf.identity(found)
+
+    def call(number: int) -> Any:
+        good = hvd.rank() != 0 or number != 2
+        return step(tf.constant(float(number)), tf.constant(number % 4 == 0), tf.constant(good)).numpy()
+
+    return _until_the_end(call)
+
+
+def check_numbers_in_names() -> str:
+    """Two functions whose names differ by a number; rank 0 leaves out one of them once."""
+
+    @tf.function
+    def step_1(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    @tf.function
+    def step_2(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    def call(number: int) -> Any:
+        x = tf.constant(float(number))
+        first = step_1(x).numpy()
+        return first if hvd.rank() == 0 and number == 2 else step_2(x).numpy()
+
+    return _until_the_end(call)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_another_trace,
+        check_concrete_function,
+        check_function_without_operations,
+        check_threads_that_fail,
+    ],
+)
+def test_the_job_goes_on(ranks: Any, check: Any) -> None:
+    ranks(check)
+
+
+@pytest.mark.parametrize("check", [check_first_trace, check_condition])
+def test_the_job_ends(short_lived: Ranks, check: Any) -> None:
+    for text in short_lived(check):
+        assert "a step has failed on rank 0, and not on all others" in text, text
+
+
+def test_functions_whose_names_differ_by_a_number(short_lived: Ranks) -> None:
+    for text in short_lived(check_numbers_in_names):
+        assert "different functions" in text, text
