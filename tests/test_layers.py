@@ -26,7 +26,7 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "capi": {"base", "kernels", "transport", "engine", "boards", "session"},
     "xla": {"capi"},
     "lines": {"base", "capi"},
-    "tensorflow": {"capi", "lines"},
+    "tensorflow": {"base", "capi", "lines"},
     "mxnet": {"base", "capi", "lines"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}

@@ -245,13 +245,13 @@ void bind_tensorflow(nb::module_& m) {
       "`tensorflow_opened` or `tensorflow_refused`. Returns what is wrong, or an empty text.");
   m.def(
       "tensorflow_cancellation",
-      [](const std::string& library, const nb::bytes& config) {
-        return tensorflow::watch_steps(library.c_str(), std::string(config.c_str(), config.size()));
+      [](const std::string& library, const nb::bytes& config, int rank) {
+        return tensorflow::watch_steps(library.c_str(), std::string(config.c_str(), config.size()), rank);
       },
-      nb::arg("library"), nb::arg("config"),
+      nb::arg("library"), nb::arg("config"), nb::arg("rank"),
       "Has SlipstreamWait look whether its step is cancelled; once, after `tensorflow_operations`. `library`: that of "
-      "the "
-      "eager C interface; `config`: a serialised ConfigProto. Returns what is wrong, or an empty text.");
+      "the eager C interface; `config`: a serialised ConfigProto; `rank`: of messages. Makes no context of TensorFlow "
+      "before a graph runs. Returns what is wrong, or an empty text.");
   m.def(
       "tensorflow_end",
       [](int64_t ticket, int code, std::string text) {

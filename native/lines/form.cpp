@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
-#include "capi/table.h"
+#include "base/error.h"
 
 namespace slipstream::lines {
 
@@ -35,14 +35,20 @@ void describe_one(const Operand& one, Planned& operation) {
   title += ")";
 }
 
+[[noreturn]] void refuse(const std::string& why) {
+  throw Failure(Code::internal, "an operation that a rank tells of cannot be: " + why +
+                                    ". All ranks must run the same slipstream, on sound memory");
+}
+
 class Reader {
  public:
   explicit Reader(std::string_view form) : rest_(form) {}
-  bool more() const { return rest_.size() >= sizeof(int64_t); }
+  bool more() const { return !rest_.empty(); }
   int64_t number() {
     int64_t found = 0;
-    if (more()) std::memcpy(&found, rest_.data(), sizeof found);
-    rest_.remove_prefix(std::min(rest_.size(), sizeof found));
+    if (rest_.size() < sizeof found) refuse("its form ends early");
+    std::memcpy(&found, rest_.data(), sizeof found);
+    rest_.remove_prefix(sizeof found);
     return found;
   }
 
@@ -50,10 +56,39 @@ class Reader {
   std::string_view rest_;
 };
 
+size_t bytes_of_one(int64_t dtype) {
+  if (dtype < 0 || dtype >= kDTypes) refuse("there is no dtype " + std::to_string(dtype));
+  return size_of(static_cast<DType>(dtype));
+}
+
+uint64_t product(uint64_t one, uint64_t other) {
+  uint64_t found = 0;
+  if (__builtin_mul_overflow(one, other, &found) || found > INT64_MAX) refuse("a tensor has too many elements");
+  return found;
+}
+
+Operand read_operand(Reader& reader) {
+  Operand one;
+  const int64_t dtype = reader.number();
+  const size_t each = bytes_of_one(dtype);
+  one.dtype = static_cast<int32_t>(dtype);
+  one.elements = 1;
+  for (int64_t dims = reader.number(); dims != 0; --dims) {
+    const int64_t size = dims < 0 ? -1 : reader.number();
+    if (size < 0) refuse("a tensor has a negative size");
+    one.dims.push_back(size);
+    one.elements = product(one.elements, static_cast<uint64_t>(size));
+  }
+  one.bytes = product(one.elements, each);
+  return one;
+}
+
 Asked read(Reader& reader) {
   Asked asked;
   for (int32_t* const field : {&asked.collective, &asked.op, &asked.root, &asked.wire})
     *field = static_cast<int32_t>(reader.number());
+  if (asked.collective != SLIPSTREAM_ALL_REDUCE && asked.collective != SLIPSTREAM_BROADCAST)
+    refuse("there is no collective " + std::to_string(asked.collective) + " here");
   asked.prescale = std::bit_cast<double>(reader.number());
   asked.postscale = std::bit_cast<double>(reader.number());
   return asked;
@@ -87,7 +122,7 @@ std::string label_of(const Planned& operation) {
          ")";
 }
 
-uint64_t digest_of(const std::string& form) {  // FNV-1a
+uint64_t digest_of(std::string_view form) {  // FNV-1a
   uint64_t digest = 0xcbf29ce484222325;
   for (const char c : form) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return digest;
@@ -102,17 +137,7 @@ std::vector<Operand> operands_in(std::string_view form) {
   Reader reader(form);
   read(reader);
   std::vector<Operand> operands;
-  while (reader.more()) {
-    Operand one;
-    one.dtype = static_cast<int32_t>(reader.number());
-    one.elements = 1;
-    for (int64_t dims = reader.number(); dims > 0 && reader.more(); --dims) {
-      one.dims.push_back(reader.number());
-      one.elements *= static_cast<uint64_t>(one.dims.back());
-    }
-    one.bytes = one.elements * capi::table(SLIPSTREAM_API_VERSION)->dtype_bytes(one.dtype);
-    operands.push_back(std::move(one));
-  }
+  while (reader.more()) operands.push_back(read_operand(reader));
   return operands;
 }
 

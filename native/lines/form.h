@@ -18,9 +18,9 @@ const char* name_of_op(int32_t op);
 void describe(const Asked& asked, const std::vector<Operand>& operands, Planned& operation);
 // A label that begins like the title, and differs wherever the form does.
 std::string label_of(const Planned& operation);
-uint64_t digest_of(const std::string& form);
+uint64_t digest_of(std::string_view form);
 
-// What a form was written from. It is known to be another rank's: of one with this digest.
+// What a form was written from. They throw Failure, if it is none: it may be another rank's.
 Asked asked_in(std::string_view form);
 std::vector<Operand> operands_in(std::string_view form);  // without memory
 // The rank of the group that a broadcast cannot do without; -1 for other operations.

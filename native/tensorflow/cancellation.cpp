@@ -6,9 +6,12 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <type_traits>
 #include <utility>
+
+#include "base/log.h"
 
 namespace slipstream::tensorflow {
 
@@ -45,7 +48,16 @@ struct Place {
   size_t parameters, manager;  // words
 };
 
+// What the search needs.
+struct Search {
+  const Api* tf = nullptr;  // none: it is not to be looked for
+  std::string config;
+  int rank = 0;
+};
+
 Eager eager;
+Search search;
+std::once_flag searched;
 std::optional<Place> place;
 
 // Of the probe that runs: what it looks for, and what it has found.
@@ -143,7 +155,22 @@ void run_probes(void* context, const Outcome& outcome) {
   for (void* const manager : managers) eager.delete_manager(manager);
 }
 
+void find_place() {
+  if (search.tf == nullptr) return;
+  const Outcome outcome(*search.tf);
+  void* const options = eager.new_options();
+  eager.set_config(options, search.config.data(), search.config.size(), outcome.get());
+  void* const context = outcome.ok() ? eager.new_context(options, outcome.get()) : nullptr;
+  eager.delete_options(options);
+  if (outcome.ok()) run_probes(context, outcome);
+  if (context != nullptr) eager.delete_context(context);
+  if (place) return;
+  const std::string why = outcome.ok() ? "this TensorFlow keeps it elsewhere" : outcome.text();
+  log_info(search.rank, "operations in TensorFlow's graphs do not end when their step is cancelled: " + why);
+}
+
 void* manager_of(Context* context) {
+  std::call_once(searched, find_place);
   if (!place) return nullptr;
   return reinterpret_cast<void***>(context)[place->parameters][place->manager];
 }
@@ -155,19 +182,14 @@ void call_and_free(void* kept) {
 
 }  // namespace
 
-std::string find_cancellation(const Api& tf, const char* library, const std::string& config) {
+std::string prepare_cancellation(const Api& tf, const char* library, std::string config, int rank) {
   std::string missing;
   if (!look_up(library, missing)) return missing;
   const Outcome outcome(tf);
   add_probe(tf, outcome);
-  void* const options = eager.new_options();
-  if (outcome.ok()) eager.set_config(options, config.data(), config.size(), outcome.get());
-  void* const context = outcome.ok() ? eager.new_context(options, outcome.get()) : nullptr;
-  eager.delete_options(options);
-  if (outcome.ok()) run_probes(context, outcome);
-  if (context != nullptr) eager.delete_context(context);
   if (!outcome.ok()) return outcome.text();
-  return place ? "" : "this TensorFlow keeps it elsewhere";
+  search = {&tf, std::move(config), rank};
+  return "";
 }
 
 bool StepWatch::begin(Context* context, std::function<void()> cancelled) {

@@ -13,8 +13,10 @@ namespace slipstream::tensorflow {
 
 // Once in a process, after the operations were added. `library`: that of TensorFlow's eager C interface, which the
 // process has loaded; `config`: a ConfigProto for a moment's context of its own. Returns what is wrong, or "": until
-// then steps are taken for ones that nobody cancels.
-std::string find_cancellation(const Api& tf, const char* library, const std::string& config);
+// then steps are taken for ones that nobody cancels. The first watch looks for the place: a context has threads, and
+// those of the first one in a process are all that it gets, so a program's own has to come before. If the watch does
+// not find it, a message by `rank` says so.
+std::string prepare_cancellation(const Api& tf, const char* library, std::string config, int rank);
 
 // One kernel's look at its step.
 class StepWatch {

@@ -14,12 +14,16 @@ namespace slipstream::tensorflow {
 // A block of each rank, one after another. One that is all zeros is of a rank that has joined.
 class Explanation {
  public:
-  // `form_bytes`: of the longest form.
+  // The longest form, in bytes. It is that of some 40,000 tensors.
+  static constexpr size_t kMostForm = 1 << 20;
+
+  // `form_bytes`: of the longest form, as the ranks have told. Throws Failure, if it is above `kMostForm`.
   Explanation(size_t ranks, size_t form_bytes);
 
   // Of a block.
   size_t bytes() const { return bytes_; }
   std::byte* of(size_t rank) { return memory_.data() + rank * bytes_; }
+  // Throws Failure, if the form is longer than the longest that the ranks have told of.
   void write(size_t rank, const Ticket& ticket);
 
   // Once it has all blocks: why the operation cannot be, or "". `ranks`: the group's, by their numbers in the job.
@@ -34,6 +38,9 @@ class Explanation {
   struct Told;
   const Told& told(size_t rank) const;
   size_t first() const;
+  std::string_view form(size_t rank) const;
+  std::string damage(size_t rank, int32_t number) const;
+  std::string without_root(const std::vector<int32_t>& ranks) const;
 
   const size_t ranks_, bytes_;
   std::vector<std::byte> memory_;

@@ -196,8 +196,8 @@ std::string add_operations(const char* library, Opener open) {
   return outcome.ok() ? "" : outcome.text();
 }
 
-std::string watch_steps(const char* eager_library, const std::string& config) {
-  return find_cancellation(tf, eager_library, config);
+std::string watch_steps(const char* eager_library, std::string config, int rank) {
+  return prepare_cancellation(tf, eager_library, std::move(config), rank);
 }
 
 }  // namespace slipstream::tensorflow

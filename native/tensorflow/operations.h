@@ -14,8 +14,8 @@ namespace slipstream::tensorflow {
 // Registers them with the TensorFlow whose library is this file; once in a process. Returns what is wrong, or "".
 std::string add_operations(const char* library, Opener open);
 
-// Has SlipstreamWait end when its step is cancelled: see find_cancellation().
-std::string watch_steps(const char* eager_library, const std::string& config);
+// Has SlipstreamWait end when its step is cancelled: see prepare_cancellation().
+std::string watch_steps(const char* eager_library, std::string config, int rank);
 
 // The ticket of this number, which SlipstreamOpen has made, is over. False, if its graph has given it up.
 bool end_ticket(int64_t number, End end);

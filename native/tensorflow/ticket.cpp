@@ -1,5 +1,6 @@
 #include "tensorflow/ticket.h"
 
+#include <array>
 #include <unordered_map>
 #include <utility>
 
@@ -78,7 +79,12 @@ bool Ticket::has_failed() {
   return over_ && end_.code != kOk;
 }
 
-uint64_t Ticket::digest() const { return lines::digest_of(form + title); }
+uint64_t Ticket::digest() const { return digest_with(form, lines::digest_of(title)); }
+
+uint64_t Ticket::digest_with(std::string_view form, uint64_t title) {
+  const std::array<uint64_t, 2> both{lines::digest_of(form), title};
+  return lines::digest_of({reinterpret_cast<const char*>(both.data()), sizeof both});
+}
 
 void Ticket::release() {
   for (Tensor* const one : held) tf_->delete_tensor(one);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lines/planned.h"
@@ -46,6 +47,8 @@ class Ticket : public lines::Planned, public std::enable_shared_from_this<Ticket
   bool has_failed();
   // Of all that the ranks have to agree about.
   uint64_t digest() const;
+  // The same of one with this form. `title`: a digest.
+  static uint64_t digest_with(std::string_view form, uint64_t title);
 
  private:
   void end(std::unique_lock<std::mutex> lock);

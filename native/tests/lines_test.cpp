@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "kernels/kernels.h"
 #include "lines/form.h"
 #include "lines/mismatch.h"
@@ -218,6 +219,50 @@ TEST(a_form_is_read_as_it_was_written) {
   CHECK_EQ(root_of(reduces.form), -1);
 }
 
+// The text of the failure to take part in an operation of this form; "" if there is none.
+std::string refusal_of(const std::string& form) {
+  Noted neutral;
+  try {
+    plan_neutral(form, neutral);
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  for (size_t i = 0; i < neutral.calls.size(); ++i) {
+    const slipstream_call& call = neutral.calls[i];
+    CHECK(call.count <= neutral.packs[i].memory.size() / size_of(static_cast<DType>(call.dtype)));
+  }
+  return "";
+}
+
+std::string form_of(const std::vector<int64_t>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t)};
+}
+
+// Else the engine would write more than there is memory for.
+TEST(a_form_that_cannot_be_is_refused) {
+  constexpr int64_t kOne = 0x3FF0000000000000;  // the bits of 1.0
+  const auto of = [](std::vector<int64_t> tensors, int64_t collective = SLIPSTREAM_ALL_REDUCE) {
+    std::vector<int64_t> numbers{collective, 0, 0, 0, kOne, kOne};
+    numbers.insert(numbers.end(), tensors.begin(), tensors.end());
+    return form_of(numbers);
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  CHECK_EQ(refusal_of(of({SLIPSTREAM_F32, 2, 3, 5, SLIPSTREAM_F64, 0})), std::string());
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  for (const int64_t size : {kHuge, kHuge + 1, INT64_MAX, int64_t{1} << 61})
+    CHECK(has(refusal_of(of({SLIPSTREAM_F32, 1, size})), "too many elements"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, 2, int64_t{1} << 32, int64_t{1} << 32})), "too many elements"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, 3, kHuge, 2, 2})), "too many elements"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, 2, -1, -3})), "negative size"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, -1})), "negative size"));
+  for (const int64_t dtype : {int64_t{-1}, int64_t{kDTypes}, int64_t{1} << 32})
+    CHECK(has(refusal_of(of({dtype, 1, 3})), "no dtype"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, 3, 1, 1})), "ends early"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, 1, 1}) + "more"), "ends early"));
+  CHECK(has(refusal_of(""), "ends early"));
+  CHECK(has(refusal_of(of({SLIPSTREAM_U8, 1, 1}, SLIPSTREAM_ALL_GATHER)), "no collective 3"));
+}
+
 TEST(what_ranks_must_agree_about_is_in_the_form_and_the_label) {
   const auto described = [](const Asked& asked, const std::vector<Tensor>& tensors, const char* what = "") {
     Noted operation;
@@ -263,6 +308,7 @@ std::vector<std::byte> values(DType dtype, size_t count) {
   std::vector<float> numbers(2 * count);
   for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(static_cast<int>(i % 15) - 7) / 2;
   std::vector<std::byte> found(count * size_of(dtype));
+  if (count == 0) return found;  // without memory
   switch (dtype) {
     case DType::f64:
     case DType::f32:

@@ -239,6 +239,15 @@ def test_further_tables_have_the_columns_that_do_not_fit() -> None:
     assert whole.tables(300) == [whole]
 
 
+@pytest.mark.parametrize("width", range(80, 200, 6))
+def test_only_ratios_without_their_quartiles_are_shown_again(width: int) -> None:
+    first, *further = report(record()).tables(width)
+    again = {name for table in further for name in table.head} & set(first.head)
+    brief = not any("[" in cell for line in first.lines for cell in line)
+    ratios = {name for name in first.head if name.startswith("vs ")}
+    assert again - {"size (B)", "contender"} == (ratios if brief else set())
+
+
 def test_lines_of_the_plot() -> None:
     lines = bandwidth_lines(record())
     assert set(lines) == {"slipstream", "gloo"}

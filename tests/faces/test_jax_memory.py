@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,41 @@ def test_the_user_s_choice_stays(
         monkeypatch.setattr(memory, "has_only_cpus", lambda _: False)
     memory.add()
     assert library.options == ({-8: 1, -3: 32 << 20, -1: 2**31 - 1} if acts else {})
+
+
+FREES = """
+import ctypes
+from slipstream.as_jax import memory
+
+memory.add()
+c = ctypes.CDLL(None)
+c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+c.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) >> 8  # MiB
+
+before = resident()
+blocks = [c.malloc(16 << 20) for _ in range(10)]
+above = c.malloc(1 << 16)
+for one in blocks:
+    c.memset(one, 1, 16 << 20)
+    c.free(one)
+kept = resident() - before
+c.malloc_trim(0)
+print(kept, resident() - before)
+"""
+
+
+@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="the options are glibc's")
+def test_what_is_freed_stays_until_malloc_trim() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", FREES], env=OURS, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    kept, left = map(int, found.stdout.split())
+    assert kept > 150
+    assert left < 16
 
 
 def test_results_of_a_psum_take_no_new_pages(tag: str) -> None:

@@ -46,12 +46,12 @@ class Report:
 
     def tables(self, width: int) -> list[Report]:
         """The table as several, each in ``width`` characters: the first has what matters most, the others the rest."""
-        found = [self._fitted(width)]
-        brief = found[0].lines != self.lines
+        whole = self._with(self.dispensable, width)
+        brief = whole.width() > width
+        found = [self._in_brief(width) if brief else whole]
         keys = [name for name in self.head if name in _KEYS]
         missing = [name for name in self.head if name not in found[0].head or (brief and _is_ratio(name))]
-        whole = [line for line in self.lines if len(line) == len(self.head)]
-        rest = dataclasses.replace(self, lines=whole)
+        rest = dataclasses.replace(self, lines=[line for line in self.lines if len(line) == len(self.head)])
         while missing:
             part = rest._only([*keys, *missing])
             while part.width() > width and len(part.head) > len(keys) + 1:
@@ -65,10 +65,7 @@ class Report:
         lines = [[line[at] for at in places if at < len(line)] for line in self.lines]
         return dataclasses.replace(self, head=list(names), lines=lines)
 
-    def _fitted(self, width: int) -> Report:
-        whole = self._with(self.dispensable, width)
-        if whole.width() <= width:
-            return whole
+    def _in_brief(self, width: int) -> Report:
         first = next((at for at, name in enumerate(self.head) if _is_ratio(name)), len(self.head))
         return self._brief()._with([*self.dispensable, *reversed(self.head[first:])], width)
 

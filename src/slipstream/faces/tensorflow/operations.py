@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from slipstream import _core
 from slipstream.base.log import Log
+from slipstream.comm.membership import job as jobs
 
 __all__ = ["Opener", "apply_operation", "are_added", "set_opener"]
 
@@ -65,8 +66,12 @@ def _added() -> Any:
     problem = _core.tensorflow_operations(f"{folder}/libtensorflow_framework.so.2", _open)
     if problem:
         raise RuntimeError(problem)
+    # No context of TensorFlow's is made here: after that a program cannot choose its threads and devices any more.
     config = tf.compat.v1.ConfigProto(device_count={"CPU": 1, "GPU": 0}, inter_op_parallelism_threads=1)
-    problem = _core.tensorflow_cancellation(f"{folder}/libtensorflow_cc.so.2", config.SerializeToString())
+    rank = jobs.rank() if jobs.is_initialized() else 0
+    problem = _core.tensorflow_cancellation(
+        f"{folder}/libtensorflow_cc.so.2", config.SerializeToString(), rank
+    )
     # A function runs it even if nobody uses the result, so its errors are raised; and nothing waits for it in vain.
     unordered = frozenset(auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS)
     auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = unordered | {"SlipstreamWait"}
