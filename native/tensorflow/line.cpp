@@ -374,27 +374,31 @@ void Line::meet_mark(const std::shared_ptr<Entry>& entry, std::vector<Ended>& en
 void Line::explain(const std::shared_ptr<Entry>& entry) {
   const auto ranks = static_cast<size_t>(api().group_size(operations_));
   const auto rank = static_cast<size_t>(api().group_rank(operations_));
-  entry->explanation = std::make_unique<Explanation>(ranks, entry->asked[kFormBytes]);
-  Explanation& own = *entry->explanation;
-  if (entry->ticket != nullptr) own.write(rank, *entry->ticket);
-  slipstream_call call;
-  slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
-  call.src = own.of(rank);
-  call.dst = own.of(0);
-  call.count = own.bytes();
-  call.dtype = SLIPSTREAM_U8;
-  call.name = kExplanation;
+  const std::string title = entry->ticket == nullptr ? std::string(kJoin) : entry->ticket->label;
   auto question = std::make_unique<Question>(Question{*this, entry, Entry::At::explained});
   entry->at = Entry::At::explaining;
+  const auto fails = [&](int32_t status, const std::string& why) {
+    entry->at = Entry::At::explained;
+    entry->fail(status, why);
+    api().abort(operations_, (title + ": " + why).c_str());  // the others wait for this rank
+  };
   try {
-    capi::submit(*operations_, call, answered, question.get(), entry->ticket == nullptr ? kJoin : entry->ticket->label);
+    entry->explanation = std::make_unique<Explanation>(ranks, entry->asked[kFormBytes]);
+    Explanation& own = *entry->explanation;
+    if (entry->ticket != nullptr) own.write(rank, *entry->ticket);
+    slipstream_call call;
+    slipstream_call_init(&call, SLIPSTREAM_ALL_GATHER);
+    call.src = own.of(rank);
+    call.dst = own.of(0);
+    call.count = own.bytes();
+    call.dtype = SLIPSTREAM_U8;
+    call.name = kExplanation;
+    capi::submit(*operations_, call, answered, question.get(), title);
     static_cast<void>(question.release());
   } catch (const Failure& failure) {
-    entry->at = Entry::At::explained;
-    entry->fail(static_cast<int32_t>(failure.error().code), failure.what());
+    fails(static_cast<int32_t>(failure.error().code), failure.what());
   } catch (const std::exception& error) {
-    entry->at = Entry::At::explained;
-    entry->fail(SLIPSTREAM_INTERNAL, error.what());
+    fails(SLIPSTREAM_INTERNAL, error.what());
   }
 }
 

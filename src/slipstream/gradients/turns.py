@@ -3,6 +3,9 @@
 A rank without batches learns from that which exchange it has to take part in. In the first turn of an exchange the
 ranks that step it tell those that have joined what it is like. With its turn each rank tells whether it wishes that all
 ranks agree on something after the next turn: that takes no further message.
+
+It also tells how many steps of this rank have failed before they came to their turn, as far as that is known
+(`given_up`). If the ranks have different numbers, they are at different steps, and the job ends.
 """
 
 from __future__ import annotations
@@ -38,28 +41,37 @@ _JOINED = (
 )
 
 
+_MOST_FAILED = 1 << 40
+_RANK_BITS = 20
+
+
 class _Facts(NamedTuple):
     """What the ranks tell with a turn; of each the highest of all ranks counts.
 
-    ``number``: of the exchange, 0 where the rank is ``unsure`` of it, or has ``joined``.
+    ``number``: of the exchange, 0 where the rank is ``unsure`` of it, or has ``joined``. ``failed``: how many of its
+    steps, times 2^20, and the rank. ``fewest``: the same number, negative; of all ranks then that with the fewest.
     """
 
     number: int
     unsure: int
     wish: int
     joined: int
+    failed: int = 0
+    fewest: int = -_MOST_FAILED  # of a rank that has joined
 
 
 class Turn:
     """The turn of an exchange, which this rank tells the others."""
 
-    def __init__(self, memory: NDArray[np.int64], work: Work) -> None:
-        self._memory, self._work = memory, work
+    def __init__(self, memory: NDArray[np.int64], work: Work, check: Callable[[_Facts], None]) -> None:
+        self._memory, self._work, self._check = memory, work, check
 
     def heard(self) -> _Facts:
-        """Waits until all ranks have told theirs; returns what all of them have."""
+        """Waits until all ranks have told theirs; returns what all of them have. Raises if they are at other steps."""
         self._work.wait()
-        return _Facts(*self._memory.tolist())
+        facts = _Facts(*self._memory.tolist())
+        self._check(facts)
+        return facts
 
     def wait(self) -> bool:
         """Waits as `heard` does; returns whether any rank has told a wish."""
@@ -73,6 +85,9 @@ class _Turns:
         self._group = group.beside("the turns of optimizers")
         self._numbers = Numbers()
         self._checks = False  # a rank has lacked an exchange: ranks may number others differently
+        self._failed = 0  # steps of this rank, since ranks have joined
+        self.begun = 0
+        """How many turns this rank has begun."""
 
     def add(self, exchange: TakesPart) -> None:
         """Takes note of a new one; all ranks make them in one order."""
@@ -84,10 +99,27 @@ class _Turns:
         if not numbers.knows(exchange):  # made in a job before this one
             numbers.add(exchange)
         number = numbers.of(exchange)
-        turn = self._tell(_Facts(number, not number, wish, False), _STEP)
+        self.begun += 1
+        failed = self._failed << _RANK_BITS | self._group.rank
+        turn = self._tell(_Facts(number, not number, wish, False, failed, -self._failed), _STEP)
         if self._checks or numbers.is_new(number):
             self._check(exchange, turn.heard())
         return turn
+
+    def given_up(self, begun: int) -> None:
+        """A step of this rank has failed that began when so many turns had begun; it might have come to its turn."""
+        if begun == self.begun:
+            self._failed += 1
+
+    def _check_steps(self, heard: _Facts) -> None:
+        most, fewest = heard.failed >> _RANK_BITS, -heard.fewest
+        if fewest not in (most, _MOST_FAILED):
+            rank = self._group.native.ranks[heard.failed & ((1 << _RANK_BITS) - 1)]
+            self._abort(
+                f"a step of rank {rank} has failed before it came to its gradients, and not on all other ranks: the "
+                "ranks are at different steps of the program. End the program on all ranks after an error that some "
+                "of them have alone"
+            )
 
     def _check(self, exchange: TakesPart, heard: _Facts) -> None:
         """The ranks step the same one; all that have joined know it afterwards."""
@@ -153,7 +185,7 @@ class _Turns:
             self._group, address, address, memory.size, _I64, _MAX, name=_NAME, keep=memory, timeout=timeout
         )
         work.entitle(title)
-        return Turn(memory, work)
+        return Turn(memory, work, self._check_steps)
 
     def _share(self, told: Told | None, lacks: bool = False) -> Told:
         """Gives what the first rank tells that tells anything to all, if any rank ``lacks`` it. Every rank calls it.
@@ -182,6 +214,7 @@ class _Turns:
         highest = everyone[:, 2]
         self._checks = self._checks or bool((highest != highest[0]).any())
         self._numbers.all_have_joined(int(highest.max()))
+        self._failed = 0
         return self._group.ranks[int(np.lexsort(everyone[:, 1::-1].T)[0])]
 
 

@@ -6,6 +6,9 @@ also fail before the function runs: its arguments may not fit, or it cannot be t
 Some lines would certainly have been used if the call had not failed: those of operations that run whenever the function
 does. Others would perhaps: operations in a condition or a loop. What a function would have used that was never traced
 is not known before it is.
+
+A call that was to reduce gradients by Python, and has not come to that, counts for the turns of its exchange
+(slipstream.gradients.turns).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import itertools
 import sys
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -28,8 +31,10 @@ from slipstream import _core
 from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.membership import job as jobs
 from slipstream.comm.membership.group import world
+from slipstream.faces.tensorflow.lines import group_of
 from slipstream.faces.tensorflow.operations import are_added
-from slipstream.faces.tensorflow.order import within_function
+from slipstream.faces.tensorflow.order import Within, within_function
+from slipstream.gradients.turns import turns_of
 
 __all__ = ["are_seen"]
 
@@ -44,14 +49,6 @@ _FAILED_BESIDE = (
     "rank, in threads or in a tf.py_function of another one: which operations belong together on the ranks is not "
     "known any more. Run such functions one at a time, or give their operations names that no other function has"
 )
-
-
-@dataclass(frozen=True)
-class _Lines:
-    """Of the operations of a function."""
-
-    all: frozenset[str]
-    certain: frozenset[str] = frozenset()  # they have operations that run whenever the function does
 
 
 @dataclass
@@ -82,9 +79,26 @@ def are_seen() -> bool:
     return bool(tf.config.experimental.get_synchronous_execution())
 
 
-def _give_up(lines: _Lines, since: int, error: BaseException | None = None, alone: bool = True) -> None:
-    """A call has failed with ``error``."""
-    if not lines.all or not jobs.is_initialized():
+def _turns_of(ranks: str) -> Any:
+    """Of the exchanges of gradients in the process set of these ranks; None where it is not registered."""
+    try:
+        return turns_of(group_of(ranks))
+    except ValueError:
+        return None
+
+
+def _begun(within: Within) -> dict[str, int]:
+    """How many turns of exchanges the process sets have begun whose gradients the function reduces."""
+    if not within.steps or not jobs.is_initialized():
+        return {}
+    return {ranks: turns.begun for ranks in within.steps if (turns := _turns_of(ranks)) is not None}
+
+
+def _give_up(
+    within: Within, since: int, begun: dict[str, int], error: BaseException | None, alone: bool = True
+) -> None:
+    """A call has failed with ``error``. ``since``, ``begun``: the starts, and the turns of exchanges, before it."""
+    if not (within.lines or within.steps) or not jobs.is_initialized():
         return
     try:
         jobs.current().session.check()
@@ -95,8 +109,11 @@ def _give_up(lines: _Lines, since: int, error: BaseException | None = None, alon
         return
     # It may be that a rank has no more data, and joins.
     later = isinstance(error, tf.errors.OutOfRangeError | StopIteration)
-    for line in lines.all:
-        _core.tensorflow_give_up(line, since, line in lines.certain, later)
+    for line in within.lines:
+        _core.tensorflow_give_up(line, since, line in within.certain, later)
+    for ranks, count in begun.items():
+        if not later and (turns := _turns_of(ranks)) is not None:
+            turns.given_up(count)
 
 
 def _is_within_another() -> bool:
@@ -127,11 +144,11 @@ def _install() -> None:
         _thread.calls += 1
         untraced, _thread.untraced = _thread.untraced, 0
         within = within_function(name.decode()) if are_added() else None
-        if not within or not within.lines:
+        if within is None or not (within.lines or within.steps):
             return run(self, name, tensor_inputs, num_outputs)
+        since, begun, number = _starts.value, _begun(within), next(_numbers)
         for _ in range(untraced):
-            _give_up(_Lines(within.lines), _starts.value)
-        since, number = _starts.value, next(_numbers)
+            _give_up(replace(within, certain=frozenset()), since, begun, None)
         mine = _Call(within.lines, True)
         try:
             _under_way[number] = mine
@@ -139,7 +156,7 @@ def _install() -> None:
                 _check_alone(mine)
             return run(self, name, tensor_inputs, num_outputs)
         except BaseException as error:
-            _give_up(_Lines(within.lines, within.certain), since, error, mine.alone)
+            _give_up(within, since, begun, error, mine.alone)
             raise
         finally:
             _under_way.pop(number, None)
@@ -183,8 +200,12 @@ def _not_run(function: Any, traces: Any, error: BaseException, untraced: int) ->
                 f"a function of TensorFlow has failed, and its operations are not known: {problem!r}"
             )
         return
-    certain = frozenset.intersection(*(one.certain for one in found))
-    _give_up(_Lines(frozenset().union(*(one.lines for one in found)), certain), _starts.value, error)
+    within = Within(
+        lines=frozenset().union(*(one.lines for one in found)),
+        certain=frozenset.intersection(*(one.certain for one in found)),
+        steps=frozenset().union(*(one.steps for one in found)),
+    )
+    _give_up(within, _starts.value, _begun(within), error)
 
 
 _install()

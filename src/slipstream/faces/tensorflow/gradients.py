@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 
 from slipstream.base.arguments import as_number
 from slipstream.base.dtypes import DType, WireType, as_wire
@@ -17,7 +18,9 @@ from slipstream.faces.arrays.gradients import Terms, is_alone
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
 from slipstream.faces.horovod.reduce_ops import Adasum, Average
 from slipstream.faces.tensorflow.bridge import run
+from slipstream.faces.tensorflow.lines import ranks_of
 from slipstream.faces.tensorflow.native import all_reduce_call
+from slipstream.faces.tensorflow.order import STEP
 from slipstream.faces.tensorflow.parts import reduced_in_parts
 from slipstream.faces.tensorflow.reductions import grouped_allreduce
 from slipstream.faces.tensorflow.xla import called, is_compiling, refuse
@@ -98,14 +101,16 @@ class ReduceGradients:
         names = gradients.names_of(variables)
         terms = self._terms.with_groups(gradients.groups_of(self._groups, variables))
 
-        found = reduced_in_parts(grads, names, terms, others)
-        if found is not None:
-            return found
-
         def work(*arrays: Any) -> list[Any]:
             return gradients.reduce_gradients(arrays, names, terms)
 
-        return run(work, grads, [(one.dtype, one.shape) for one in grads])
+        found = reduced_in_parts(grads, names, terms, others)
+        if found is None:
+            found = run(work, grads, [(one.dtype, one.shape) for one in grads])
+        if not tf.executing_eagerly():
+            ranks = ranks_of(self.process_set).encode()
+            found[0].op._set_attr(STEP, attr_value_pb2.AttrValue(s=ranks))
+        return found
 
     def _by_xla(self, grads: list[Any]) -> list[Any]:
         """In a function that XLA compiles: one call, without buckets and groups."""

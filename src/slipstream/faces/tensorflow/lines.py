@@ -20,7 +20,7 @@ from slipstream.faces.horovod.handles import joins_beside, may_take_part
 from slipstream.faces.horovod.process_sets import ProcessSet, process_set_of
 from slipstream.faces.tensorflow.operations import set_opener
 
-__all__ = ["line_of"]
+__all__ = ["group_of", "line_of", "ranks_of"]
 
 _KIND = "start of operations in TensorFlow's graphs"  # of the requests
 _ALL = "all"
@@ -34,7 +34,7 @@ class _Line:
     def open(self) -> None:
         """Has all ranks agree that there is this line; ValueError where the process set is not registered."""
         ranks, _, name = self._text.partition(": ")
-        group: Group = process_set_of([int(rank) for rank in ranks.split(",") if rank != _ALL] or None).group
+        group = group_of(ranks)
         # Nobody has been told anything if there is no thread.
         threading.Thread(
             target=self._agree,
@@ -72,8 +72,19 @@ _lines: dict[str, _Line] = {}
 
 def line_of(process_set: ProcessSet, name: str) -> str:
     """What the line is called, in a graph that another process may load: a process set's number is this one's alone."""
+    return f"{ranks_of(process_set)}: {name}"
+
+
+def ranks_of(process_set: ProcessSet) -> str:
+    """Its ranks, as graphs name them."""
     ranks = [_ALL] if process_set.process_set_id == 0 else process_set.group.ranks
-    return f"{','.join(map(str, ranks))}: {name}"
+    return ",".join(map(str, ranks))
+
+
+def group_of(ranks: str) -> Group:
+    """The group of the process set that `ranks_of` names; ValueError where it is not registered."""
+    found: Group = process_set_of([int(rank) for rank in ranks.split(",") if rank != _ALL] or None).group
+    return found
 
 
 def _known(text: str) -> _Line:

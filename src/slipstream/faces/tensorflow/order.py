@@ -22,11 +22,15 @@ from tensorflow.python.ops import gradients_util
 
 from slipstream.faces.tensorflow import gates
 
-__all__ = ["CALL", "Within", "after_latest", "behind_latest", "within_function"]
+__all__ = ["CALL", "STEP", "Within", "after_latest", "behind_latest", "within_function"]
 
 CALL = "slipstream_call"
 """What the nodes are called that run Python."""
 
+STEP = "_slipstream_step"
+"""The attribute of a node that reduces the gradients of a step: the ranks of its process set."""
+
+_KEPT = 4096  # functions of which is known what they have; TensorFlow keeps all of their nodes
 _ORDERED = "_slipstream_ordered"  # of a graph
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")  # nodes that run the function that they name
 
@@ -45,12 +49,14 @@ class _Ordered:
 class Within:
     """What a function has, with those that it calls: operations, and the lines of native ones.
 
-    ``certain``: the lines of those that run whenever the function does, in no condition and in no loop.
+    ``certain``: the lines of those that run whenever the function does, in no condition and in no loop. ``steps``: the
+    ranks of the process sets whose gradients it reduces by Python.
     """
 
     operations: bool = False
     lines: frozenset[str] = frozenset()
     certain: frozenset[str] = frozenset()
+    steps: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager
@@ -139,19 +145,21 @@ def _called_by(definition: Any) -> list[str]:
     ]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=_KEPT)
 def within_function(name: str) -> Within:
     """What the function of this name has."""
     nodes = context.context().get_function_def(name).node_def
     operations = any(one.op.startswith("Slipstream") or CALL in one.name for one in nodes)
     lines = frozenset(one.attr["line"].s.decode() for one in nodes if one.op == "SlipstreamStart")
+    steps = frozenset(one.attr[STEP].s.decode() for one in nodes if STEP in one.attr)
     called = {called: one.op in _CALLS for one in nodes for called in _called_by(one) if called != name}
-    found = [(Within(operations, lines, lines), True)]
+    found = [(Within(operations, lines, lines, steps), True)]
     found += [(within_function(one), always) for one, always in called.items()]
     return Within(
         any(one.operations for one, _ in found),
         frozenset().union(*(one.lines for one, _ in found)),
         frozenset().union(*(one.certain for one, always in found if always)),
+        frozenset().union(*(one.steps for one, _ in found)),
     )
 
 
