@@ -118,8 +118,8 @@ def test_a_message_that_nobody_takes_ends_by_its_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["shared", "short"])
-def test_a_sender_does_not_run_ahead_without_end(tmp_path: Path, what: str) -> None:
-    with ranks.started(SCRIPT, 2, args=["held_back", str(tmp_path), what], env=ON) as job:
+def test_a_sender_does_not_run_ahead_without_end(what: str) -> None:
+    with ranks.started(SCRIPT, 2, args=["held_back", what], env=ON) as job:
         for rank in job:
             rank.process.wait(90)
             assert rank.process.returncode == 0, rank.text()
