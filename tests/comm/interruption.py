@@ -55,6 +55,11 @@ _RAISED: dict[int, type[BaseException]] = {
 _WAITS = re.compile(r"\n  waits: |; it (also )?waits in ")
 
 
+def waits(session: _core.Session) -> bool:
+    """Whether an operation of this rank has begun and waits for others."""
+    return _WAITS.search(session.report()) is not None
+
+
 def until(condition: Callable[[], bool], what: str) -> None:
     """Waits for something that another thread or process does."""
     deadline = time.monotonic() + _PATIENCE
@@ -95,7 +100,7 @@ def break_off(
 
     def interrupt() -> None:
         assert called.wait(_PATIENCE), f"no call within {_PATIENCE:g} s"
-        until(lambda: _WAITS.search(session.report()) is not None and ready(), "the call is under way")
+        until(lambda: waits(session) and ready(), "the call is under way")
         os.kill(os.getpid(), number)
 
     helper = threading.Thread(target=interrupt)

@@ -110,7 +110,7 @@ def test_a_message_leaves_before_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_message_that_nobody_takes_ends_by_its_limit(tmp_path: Path) -> None:
-    env = {**ON, "SLIPSTREAM_TIMEOUT": "2"}
+    env = {**ON, "SLIPSTREAM_TIMEOUT": "4"}
     with ranks.started(SCRIPT, 2, args=["unread", str(tmp_path)], env=env) as job:
         for rank in job:
             rank.process.wait(90)
