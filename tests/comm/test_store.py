@@ -505,8 +505,8 @@ def test_opening_and_closing_leaks_nothing() -> None:
         store.set("a", b"")
         server.close()
         store.close()
-    assert count() == before
-    assert threading.active_count() == threads
+    assert count() <= before  # what an earlier test has left may be gone
+    assert threading.active_count() <= threads
 
 
 def test_those_that_are_late_are_named_while_others_wait(
