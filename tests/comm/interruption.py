@@ -55,6 +55,11 @@ _RAISED: dict[int, type[BaseException]] = {
 _WAITS = re.compile(r"\n  waits: |; it (also )?waits in ")
 
 
+def waits(session: _core.Session) -> bool:
+    """Whether an operation of this rank has begun and waits for others."""
+    return _WAITS.search(session.report()) is not None
+
+
 def until(condition: Callable[[], bool], what: str) -> None:
     """Waits for something that another thread or process does."""
     deadline = time.monotonic() + _PATIENCE
@@ -67,12 +72,53 @@ def _starts_several() -> bool:
     """Whether the main thread has yet to start operations of its call, where an exception would end the session, or
     has left one behind (a bucket in backward) and is not in the call that waits for it.
     """
+    names = _functions_of_main()
+    return "start_grouped_all_reduce" in names or ("step" in names and "_complete" not in names)
+
+
+def _functions_of_main() -> set[str]:
+    """The names of the functions that the main thread is in."""
     names = set()
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         names.add(frame.f_code.co_name)
         frame = frame.f_back
-    return "start_grouped_all_reduce" in names or ("step" in names and "_complete" not in names)
+    return names
+
+
+def break_off(
+    function: Callable[[], object],
+    session: _core.Session,
+    number: int = signal.SIGALRM,
+    ready: Callable[[], bool] = lambda: True,
+) -> None:
+    """Calls ``function``, and has the signal's handler raise in it once the engine waits for another rank.
+
+    ``ready``: what has to be true of the call besides. It is asked by another thread.
+    """
+    called = threading.Event()  # for the engine may already wait, for an earlier work
+
+    def interrupt() -> None:
+        assert called.wait(_PATIENCE), f"no call within {_PATIENCE:g} s"
+        until(lambda: waits(session) and ready(), "the call is under way")
+        os.kill(os.getpid(), number)
+
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    try:
+        called.set()
+        function()
+    except _RAISED[number]:
+        pass
+    else:
+        raise AssertionError("the call was not interrupted")
+    finally:
+        helper.join()
+
+
+def main_is_in(function: str) -> bool:
+    """Whether the main thread is in a function of this name, which may have called others."""
+    return function in _functions_of_main()
 
 
 class Interrupted:
@@ -83,28 +129,9 @@ class Interrupted:
         self._folder, self._signal = folder, number
         self._count = 0
 
-    def _interrupt_main(self, called: threading.Event) -> None:
-        assert called.wait(_PATIENCE), f"no call within {_PATIENCE:g} s"
-        until(
-            lambda: _WAITS.search(self.session.report()) is not None and not _starts_several(),
-            "the call is under way",
-        )
-        os.kill(os.getpid(), self._signal)
-
     def call(self, function: Callable[[], object]) -> None:
         """Calls ``function``, and interrupts it once the engine waits for the other rank."""
-        called = threading.Event()  # for the engine may already wait, for an earlier work
-        helper = threading.Thread(target=self._interrupt_main, args=(called,))
-        helper.start()
-        try:
-            called.set()
-            function()
-        except _RAISED[self._signal]:
-            pass
-        else:
-            raise AssertionError("the call was not interrupted")
-        finally:
-            helper.join()
+        break_off(function, self.session, self._signal, lambda: not _starts_several())
         gc.collect()
         self._file().touch()
         self._count += 1

@@ -32,7 +32,7 @@ def test_a_killed_candidate_is_named_at_once(transport: str) -> None:
         for rank in job[:2]:
             rank.process.wait(20)
             assert "lost 2: rank 2" in rank.text()
-        assert time.monotonic() - since < 5
+        assert time.monotonic() - since < 11  # its silence would tell after 12 s
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])

@@ -72,7 +72,7 @@ def test_ranks_that_differ_read_both_sides(what: str, words: tuple[str, str]) ->
 
 
 def test_a_call_that_waits_too_long_names_whom_it_waits_for() -> None:
-    for text in ranks.run(SCRIPT, 2, args=["times_out", "-"], env={"SLIPSTREAM_TIMEOUT": "1"}):
+    for text in ranks.run(SCRIPT, 2, args=["times_out", "-"], env={"SLIPSTREAM_TIMEOUT": "4"}):
         error = ranks.marked("Timeout: ", text)
         assert "all_reduce(name='lonely', float64, 3 elements, op=sum) #" in error
         assert "rank 1" in error

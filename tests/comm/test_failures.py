@@ -81,14 +81,15 @@ def check_nothing_left(job: list[ranks.Rank], sockets: set[str]) -> None:
     assert not [r for r in job if Path(f"/proc/{r.process.pid}").exists()]
 
 
-def kill_one(transport: str, victim: int) -> None:
-    with ranks.started(SCRIPT, N, transport=transport, args=["loop", str(BYTES)]) as job:
+def kill_one(transport: str, victim: int, seconds: float) -> None:
+    env = {"SLIPSTREAM_HEARTBEAT": "60"}  # its silence tells nothing in time
+    with ranks.started(SCRIPT, N, transport=transport, args=["loop", str(BYTES)], env=env) as job:
         wait_until_running(job)
         sockets = sockets_of(job)
         assert len(sockets) == (0 if transport == "tcp" else N)
         since = time.monotonic()
         job[victim].process.send_signal(signal.SIGKILL)
-        check_survivors(job, victim, since, 1.0)
+        check_survivors(job, victim, since, seconds)
     check_nothing_left(job, sockets)
 
 
@@ -108,22 +109,22 @@ def stop_one(transport: str, victim: int, heartbeat: float, seconds: float) -> N
 
 @pytest.mark.alone
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
-def test_a_killed_rank_is_named_within_a_second(transport: str) -> None:
+def test_a_killed_rank_is_named_at_once(transport: str) -> None:
     for victim in (0, 3):
-        kill_one(transport, victim)
+        kill_one(transport, victim, seconds=10.0)  # a busy machine makes no difference
 
 
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", range(50))
 def test_killed_again_and_again(repeat: int) -> None:
-    kill_one(ranks.TRANSPORTS[repeat % 3], repeat % N)
+    kill_one(ranks.TRANSPORTS[repeat % 3], repeat % N, seconds=1.0)
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("transport", ranks.TRANSPORTS)
 def test_a_frozen_rank_is_named(transport: str) -> None:
-    stop_one(transport, 2, heartbeat=1.0, seconds=6.0)
+    stop_one(transport, 2, heartbeat=1.0, seconds=12.0)
 
 
 @pytest.mark.alone
@@ -203,7 +204,7 @@ def cut_one(victim: int, heartbeat: float, seconds: float) -> None:
 @pytest.mark.alone
 @needs_network
 def test_a_rank_whose_network_is_cut_is_named() -> None:
-    cut_one(1, heartbeat=1.0, seconds=6.0)
+    cut_one(1, heartbeat=1.0, seconds=12.0)
 
 
 @pytest.mark.alone

@@ -50,7 +50,7 @@ def wait_for(condition: Any, job: list[ranks.Rank]) -> None:
     ],
 )
 def test_every_rank_learns_who_is_missing_and_what_it_does(what: str, transport: str, now: str) -> None:
-    env = {"SLIPSTREAM_TIMEOUT": "1.5"}
+    env = {"SLIPSTREAM_TIMEOUT": "4"}
     with ranks.started(SCRIPT, N, transport=transport, args=[what], env=env) as job:
         wait_for(lambda: all("operations, newest first" in rank.text() for rank in job), job)
         for rank in job[:-1]:

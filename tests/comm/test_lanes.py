@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -122,10 +123,11 @@ def test_a_lane_that_pulls_takes_more_over_a_faster_path(tmp_path: Path) -> None
     found = json.loads(out.splitlines()[-1])
     (link,), (first,) = found["links"], found["first"]
     by_path: dict[int, list[int]] = {0: [], 1: []}
-    for lane, before in zip(link["lanes"], first, strict=True):
-        # A lane that has connected again may have sent most of its bytes over the other path.
-        if lane["control"] or not lane["local"] or before not in ("", lane["local"]):
+    for lane, before in itertools.zip_longest(link["lanes"], first, fillvalue=""):
+        if lane["control"] or lane["local"] == before == "":
             continue
+        if before not in ("", lane["local"]):  # what it has sent may have gone over the one path or the other
+            pytest.skip("a lane has connected again: nothing tells how much went over which path")
         ports = [int(lane[side].rpartition(":")[2]) for side in ("local", "remote")]
         by_path[path_of(ports[0], ports[1], 2)].append(lane["sent"])
     if not by_path[0] or not by_path[1]:

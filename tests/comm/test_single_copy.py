@@ -110,7 +110,7 @@ def test_a_message_leaves_before_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_message_that_nobody_takes_ends_by_its_limit(tmp_path: Path) -> None:
-    env = {**ON, "SLIPSTREAM_TIMEOUT": "2"}
+    env = {**ON, "SLIPSTREAM_TIMEOUT": "4"}
     with ranks.started(SCRIPT, 2, args=["unread", str(tmp_path)], env=env) as job:
         for rank in job:
             rank.process.wait(90)
@@ -118,8 +118,8 @@ def test_a_message_that_nobody_takes_ends_by_its_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["shared", "short"])
-def test_a_sender_does_not_run_ahead_without_end(tmp_path: Path, what: str) -> None:
-    with ranks.started(SCRIPT, 2, args=["held_back", str(tmp_path), what], env=ON) as job:
+def test_a_sender_does_not_run_ahead_without_end(what: str) -> None:
+    with ranks.started(SCRIPT, 2, args=["held_back", what], env=ON) as job:
         for rank in job:
             rank.process.wait(90)
             assert rank.process.returncode == 0, rank.text()

@@ -7,6 +7,7 @@ import http.server
 import logging
 import os
 import queue
+import re
 import resource
 import socket
 import struct
@@ -504,8 +505,8 @@ def test_opening_and_closing_leaks_nothing() -> None:
         store.set("a", b"")
         server.close()
         store.close()
-    assert count() == before
-    assert threading.active_count() == threads
+    assert count() <= before  # what an earlier test has left may be gone
+    assert threading.active_count() <= threads
 
 
 def test_those_that_are_late_are_named_while_others_wait(
@@ -521,8 +522,7 @@ def test_those_that_are_late_are_named_while_others_wait(
         with pytest.raises(Timeout, match=r"^ranks 0, 2, 4 of 5 did not come within 0.5 s: call init; wait$"):
             one.gather("g", 5, 0.5, "call init", "; wait", late)
     lines = capsys.readouterr().err.splitlines()
-    waited = "has waited 0 s for ranks 0, 2, 4 of 5: every rank must call init. It waits 0.5 s at most"
-    text = f"slipstream: rank 1: {waited}"
-    assert lines[0] == text
+    waited = r"has waited \d s for ranks 0, 2, 4 of 5: every rank must call init. It waits 0.5 s at most"
     assert 1 < len(lines) < 6, "more and more rarely"
-    assert set(lines) == {text}, "the first of those that have come speaks for all"
+    for line in lines:  # the first of those that have come speaks for all
+        assert re.fullmatch(f"slipstream: rank 1: {waited}", line)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
+from interruption import until, waits
 
 import slipstream
 
@@ -14,6 +16,7 @@ def numpy_job() -> None:
     slipstream.init()
     if slipstream.rank() == 0:
         work = slipstream.all_reduce(np.ones(7), async_op=True)
+        until(partial(waits, slipstream.world().session), "it waits for the other rank")
         try:
             work.wait(0.2)
         except slipstream.Timeout as error:
@@ -32,7 +35,9 @@ def torch_job() -> None:
 
     dist.init_process_group("slipstream")
     if dist.get_rank() == 0:
+        session = dist.distributed_c10d._get_default_group().members.session
         work = dist.all_reduce(torch.ones(7), async_op=True)
+        until(partial(waits, session), "it waits for the other rank")
         try:
             work.wait(timedelta(seconds=0.2))
         except slipstream.Timeout as error:

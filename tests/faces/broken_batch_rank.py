@@ -14,15 +14,8 @@ from slipstream.comm.membership.group import world
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
 sys.path.append(str(Path(__file__).parents[1]))
+from comm.interruption import break_off
 from comm.negotiation.locking import patient
-
-
-class Alarm(Exception):
-    """What the handler raises."""
-
-
-def ring(*_: object) -> None:
-    raise Alarm
 
 
 def begin() -> int:
@@ -62,13 +55,9 @@ hvd.allreduce(torch.ones(2), name="x")
 if hvd.rank() == 1:
     while True:
         signal.pause()
-signal.signal(signal.SIGALRM, ring)
 handle = begin()
-signal.setitimer(signal.ITIMER_REAL, 0.3)
-try:
-    complete()
-except Alarm:
-    os.kill(pids[1], signal.SIGKILL)
+break_off(complete, world().session)
+os.kill(pids[1], signal.SIGKILL)
 try:
     print("result", hvd.synchronize(handle))
 except slipstream.PeerLost as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 mode = sys.argv[1]
 if mode == "engines" and os.environ["SLIPSTREAM_RANK"] == "0":
@@ -19,6 +19,10 @@ import pytest  # noqa: E402
 
 import slipstream  # noqa: E402
 from slipstream.faces.mxnet import operations, pushes, waits  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from comm.interruption import break_off, main_is_in  # noqa: E402
 
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
@@ -207,18 +211,9 @@ def engines() -> None:
     check(net.weight.data(), np.full((2, 3), 1 - TOTAL / size, np.float32))
 
 
-class Broken(Exception):
-    """What the signal's handler raises."""
-
-
 def broken_off(call: Callable[[], object]) -> None:
-    def handler(*_: object) -> None:
-        raise Broken
-
-    signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    with pytest.raises(Broken):
-        call()
+    """Calls it, and a signal's handler raises in it when it is in the line and waits for the other ranks."""
+    break_off(call, slipstream.world().session, ready=lambda: main_is_in(waits._wait_for.__name__))
 
 
 def interrupted() -> None:

@@ -23,6 +23,13 @@ OURS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who runs the tests may have set variables for glibc's malloc."""
+    for name in [one for one in os.environ if one.startswith("MALLOC_") or one == "GLIBC_TUNABLES"]:
+        monkeypatch.delenv(name)
+
+
 class _Library:
     """Stands for the C library."""
 
@@ -49,8 +56,6 @@ def test_the_user_s_choice_stays(
 ) -> None:
     library = _Library()
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
-    for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
-        monkeypatch.delenv(name, raising=False)
     for name, value in (OURS | changed).items():
         monkeypatch.setenv(name, value)
     if acts is None:

@@ -60,7 +60,7 @@ def test_what_waits_for_the_end_of_operations_tells_of_those_that_failed(event: 
     end = event.removeprefix("the program ").removeprefix("the process ")
     wanted = f"1 operations failed that were under way when {event}. The last: Timeout: "
     with ranks.started(
-        SCRIPT, 2, args=["never_called", end], new=True, env={"SLIPSTREAM_TIMEOUT": "2"}
+        SCRIPT, 2, args=["never_called", end], new=True, env={"SLIPSTREAM_TIMEOUT": "4"}
     ) as both:
         for rank in both:
             code = rank.process.wait(60)

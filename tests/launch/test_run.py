@@ -355,10 +355,10 @@ def test_an_unreachable_host_is_named(tag: str, ssh: Path) -> None:
 
 
 def test_start_timeout_names_the_host(tag: str, ssh: Path) -> None:
-    arguments = ("-np", "2", "-H", "localhost:1,silent:1", "--ssh-command", str(ssh), "--start-timeout", "1")
+    arguments = ("-np", "2", "-H", "localhost:1,silent:1", "--ssh-command", str(ssh), "--start-timeout", "5")
     code, _, err = run(tag, *arguments, "--", "sleep", "1000")
     assert code == 1
-    assert "host silent did not start rank 1 within 1 s" in err
+    assert "host silent did not start rank 1 within 5 s" in err
 
 
 def test_a_lot_of_output_arrives(tag: str) -> None:

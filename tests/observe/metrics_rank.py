@@ -56,7 +56,7 @@ def counts() -> None:
     assert 0 < more("all_reduce", 1 << 20, "seconds") < 100
     assert session.times()[0] > waited
     if slipstream.rank() == 0:
-        time.sleep(0.3)  # this rank comes late: that is what the other one shall see
+        time.sleep(1)  # this rank comes late: that is what the other one shall see
     late, waited = session.counters()["late"][peer], session.times()[0]
     slipstream.all_reduce(large)
     if slipstream.rank() == 1:
@@ -144,6 +144,7 @@ def top() -> None:
     for _ in range(3):
         slipstream.all_reduce(np.ones(1 << 18, np.float32))
         slipstream.mark_step()
+    slipstream.barrier()  # all have marked their steps
     if slipstream.rank() == 0:
         found = top_json()
         assert [one["rank"] for one in found["ranks"]] == [0, 1, 2]

@@ -62,7 +62,13 @@ def resets() -> None:
     """Rank 0, which dialled, has a bulk lane reset, and then the control lane; prints their addresses."""
     slipstream.init()
     data = np.ones(1 << 20, dtype=np.float32)
-    slipstream.all_reduce(data)
+    wanted = 1 + int(os.environ["SLIPSTREAM_LANES"])
+
+    def lanes_up() -> int:
+        return sum(lane.up for link in slipstream.link_statistics() for lane in link.lanes)
+
+    while slipstream.all_reduce(np.array([lanes_up()]), op=slipstream.MIN)[0] < wanted:
+        slipstream.all_reduce(data)
     for number in (1, 0):
         lost = slipstream.link_statistics()[0].lost
         slipstream.barrier()

@@ -26,7 +26,7 @@ def test_a_rank_in_another_operation_is_said_to_be_there(
     tmp_path: Path, count: int, call: str, named: str, first: str
 ) -> None:
     """``first``: who times out, rank 1, which calls something else, or the others."""
-    limits = {r: {"SLIPSTREAM_TIMEOUT": "1.5" if (r == 1) == (first == "it") else "60"} for r in range(3)}
+    limits = {r: {"SLIPSTREAM_TIMEOUT": "4" if (r == 1) == (first == "it") else "60"} for r in range(3)}
     with reducers(tmp_path, 1) as services:
         env = environment(services)
         texts = ranks.run(RANK, 3, transport="tcp", args=[str(count), call], env=env, envs=limits)

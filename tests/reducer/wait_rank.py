@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import slipstream
+from comm.interruption import until, waits
 from slipstream.comm.membership import job
 from slipstream.plan.choose import SmallCosts
 
@@ -16,6 +20,7 @@ array = np.ones(int(sys.argv[1]))
 slipstream.all_reduce(array)  # the sessions with the reducers are up
 if slipstream.rank() == 0:
     work = slipstream.all_reduce(array, async_op=True)
+    until(lambda: waits(slipstream.world().session), "it waits for the other rank")
     try:
         work.wait(0.2)
     except slipstream.Timeout as error:

@@ -70,7 +70,7 @@ def test_a_rank_that_dies_in_a_locked_order_is_named(n: int, env: dict[str, str]
 
 @pytest.mark.parametrize("idle", ["0", "1"])
 def test_a_rank_that_does_not_go_on_in_a_locked_order_is_named_within_the_limit(idle: str) -> None:
-    ranks.run(SCRIPT, 3, args=["stalls", idle], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)
+    ranks.run(SCRIPT, 3, args=["stalls", idle], env={"SLIPSTREAM_TIMEOUT": "4"}, timeout=60)
 
 
 @pytest.mark.parametrize("env", [{}, NOW])
@@ -96,9 +96,9 @@ def test_what_differs_fails_alone_and_what_is_missing_is_named(case: str, n: int
 
 
 def test_ranks_that_wait_for_each_other_s_names_time_out() -> None:
-    ranks.run(SCRIPT, 3, args=["never"], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)
+    ranks.run(SCRIPT, 3, args=["never"], env={"SLIPSTREAM_TIMEOUT": "4"}, timeout=60)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_rank_that_has_joined_waits_longer_than_operations_may_take(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["joins"], env={"SLIPSTREAM_TIMEOUT": "2"}, timeout=60)
+    ranks.run(SCRIPT, n, args=["joins"], env={"SLIPSTREAM_TIMEOUT": "4"}, timeout=60)

@@ -17,6 +17,7 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import slipstream.tensorflow as hvd  # noqa: E402
+from faces.tensorflow.given_up import give_up, until  # noqa: E402
 from slipstream.faces.tensorflow import graph_calls  # noqa: E402
 
 v1 = tf.compat.v1
@@ -205,30 +206,28 @@ def check_no_thread() -> None:
         session.run(fetches)
     hvd.barrier()
     assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
-    assert not graph_calls._results
+    until(lambda: not graph_calls._results, "nothing of it is left")  # its thread may be about to forget it
 
 
 def check_cancelled() -> None:
     """A run that is given up does not wait; what it has begun goes on, and its results are forgotten."""
     fetches, session = in_session(lambda: hvd.allgather(tf.ones(2)))
     if hvd.rank() == 0:
-        with pytest.raises(tf.errors.DeadlineExceededError):
-            session.run(fetches, options=v1.RunOptions(timeout_in_ms=500))
+        give_up(session, fetches)
     hvd.barrier()
     if hvd.rank():
         assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
     hvd.barrier()
     for _ in range(3):
         assert session.run(fetches).tolist() == [1] * 2 * hvd.size()
-    assert not graph_calls._results
+    until(lambda: not graph_calls._results, "nothing of it is left")  # its thread may be about to forget it
 
 
 def check_given_up_and_called_again() -> None:
     """The error names the rank that has gone on, and the one that it has left behind."""
     total, session = in_session(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum))
     if hvd.rank() == 0:
-        with pytest.raises(tf.errors.DeadlineExceededError):
-            session.run(total, options=v1.RunOptions(timeout_in_ms=500))
+        give_up(session, total)
         with pytest.raises(tf.errors.InvalidArgumentError, match="with the same name") as caught:
             session.run(total)
         text = caught.value.message

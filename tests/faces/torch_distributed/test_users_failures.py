@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 from faces.torch_distributed.training import loss_of, model, train  # noqa: E402
 
 TINY = 200 / 2**20
-BOUND = 5.0  # seconds in which survivors must know
+BOUND = 11.0  # seconds in which survivors must know: by its silence they would after 12
 
 
 def store() -> Any:
