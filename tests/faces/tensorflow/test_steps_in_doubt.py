@@ -205,3 +205,30 @@ def test_the_job_ends(short_lived: Ranks, check: Any) -> None:
 def test_functions_whose_names_differ_by_a_number(short_lived: Ranks) -> None:
     for text in short_lived(check_numbers_in_names):
         assert "different functions" in text, text
+
+
+def check_gradients(fails_on: int) -> str:
+    """A tape's gradients; rank 0, or all ranks, have a bad batch in step 3, before the gradients."""
+    variable = tf.Variable(0.0)
+
+    @tf.function
+    def step(x: Any, good: Any) -> Any:
+        tape = hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum)
+        with tape, tf.control_dependencies([tf.debugging.Assert(good, ["bad batch"])]):
+            loss = variable * x
+        return tape.gradient(loss, variable)
+
+    def call(number: int) -> Any:
+        bad = number == 3 and (fails_on < 0 or hvd.rank() == fails_on)
+        return step(tf.constant(float(number)), tf.constant(not bad)).numpy()
+
+    return _until_the_end(call)
+
+
+def test_gradients_after_a_step_that_failed_on_one_rank(short_lived: Ranks) -> None:
+    for text in short_lived(check_gradients, 0):
+        assert "a step of rank 0 has failed before it came to its gradients" in text, text
+
+
+def test_gradients_after_a_step_that_failed_on_all_ranks(two: Ranks) -> None:
+    assert two(check_gradients, -1) == ["the job has not ended"] * 2
