@@ -113,7 +113,7 @@ def check_another_run() -> None:
         if hvd.rank() == turn % hvd.size():
             # The others may have told this rank sooner that they do not take part.
             errors = (tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError)
-            with pytest.raises(errors, match="after|does not take part"):
+            with pytest.raises(errors, match=r"after|does not take part"):
                 checked(tf.fill([2], 100.0), yes, no)
         else:
             with pytest.raises(tf.errors.InvalidArgumentError, match="before"):
