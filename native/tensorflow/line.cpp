@@ -45,6 +45,11 @@ std::vector<int32_t> ranks_of(slipstream_group* group) {
   return ranks;
 }
 
+int32_t status_of(const std::exception& error) {
+  const auto* const failure = dynamic_cast<const Failure*>(&error);
+  return failure != nullptr ? static_cast<int32_t>(failure->error().code) : SLIPSTREAM_INTERNAL;
+}
+
 struct Known {
   std::mutex mutex;
   std::unordered_map<std::string, std::unique_ptr<Line>> lines;
@@ -112,10 +117,8 @@ bool Line::needs_opening(std::array<slipstream_group*, 2>& gone, std::vector<End
 void Line::open() {
   try {
     opener.load()(name_);
-  } catch (const Failure& failure) {
-    refused(static_cast<int32_t>(failure.error().code), failure.what());
   } catch (const std::exception& error) {
-    refused(SLIPSTREAM_INTERNAL, error.what());
+    refused(status_of(error), error.what());
   }
 }
 
@@ -280,10 +283,8 @@ void Line::ask(const std::shared_ptr<Entry>& entry, bool may_run) {
     }
     static_cast<void>(question.release());
     entry->at = Entry::At::asked;
-  } catch (const Failure& failure) {
-    entry->fail(static_cast<int32_t>(failure.error().code), failure.what());
   } catch (const std::exception& error) {
-    entry->fail(SLIPSTREAM_INTERNAL, error.what());
+    entry->fail(status_of(error), error.what());
   }
 }
 
@@ -377,11 +378,6 @@ void Line::explain(const std::shared_ptr<Entry>& entry) {
   const std::string title = entry->ticket == nullptr ? std::string(kJoin) : entry->ticket->label;
   auto question = std::make_unique<Question>(Question{*this, entry, Entry::At::explained});
   entry->at = Entry::At::explaining;
-  const auto fails = [&](int32_t status, const std::string& why) {
-    entry->at = Entry::At::explained;
-    entry->fail(status, why);
-    api().abort(operations_, (title + ": " + why).c_str());  // the others wait for this rank
-  };
   try {
     entry->explanation = std::make_unique<Explanation>(ranks, entry->asked[kFormBytes]);
     Explanation& own = *entry->explanation;
@@ -395,10 +391,10 @@ void Line::explain(const std::shared_ptr<Entry>& entry) {
     call.name = kExplanation;
     capi::submit(*operations_, call, answered, question.get(), title);
     static_cast<void>(question.release());
-  } catch (const Failure& failure) {
-    fails(static_cast<int32_t>(failure.error().code), failure.what());
   } catch (const std::exception& error) {
-    fails(SLIPSTREAM_INTERNAL, error.what());
+    entry->at = Entry::At::explained;
+    entry->fail(status_of(error), error.what());
+    api().abort(operations_, (title + ": " + error.what()).c_str());  // the others wait for this rank
   }
 }
 
