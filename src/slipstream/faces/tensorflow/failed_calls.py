@@ -141,16 +141,20 @@ def _install() -> None:
     run = Context.call_function
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        _thread.calls += 1
-        untraced, _thread.untraced = _thread.untraced, 0
+        # An interrupt may come anywhere. Before `calls` counts this call, `watched` tells of that.
+        untraced = _thread.untraced
         within = within_function(name.decode()) if are_added() else None
         if within is None or not (within.lines or within.steps):
+            _thread.calls += 1
+            _thread.untraced = 0
             return run(self, name, tensor_inputs, num_outputs)
         since, begun, number = _starts.value, _begun(within), next(_numbers)
-        for _ in range(untraced):
-            _give_up(replace(within, certain=frozenset()), since, begun, None)
         mine = _Call(within.lines, True)
         try:
+            _thread.calls += 1
+            _thread.untraced = 0
+            for _ in range(untraced):
+                _give_up(replace(within, certain=frozenset()), since, begun, None)
             _under_way[number] = mine
             if len(_under_way) > 1:
                 _check_alone(mine)
