@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -27,6 +28,17 @@ def test_check_lists_everything() -> None:
     assert names >= expected | {"open files", "locked memory", "shared memory", "congestion", "encryption"}
     assert all(finding["state"] in ("ok", "warn", "fail") for finding in findings)
     assert result.exit_code == int(any(finding["state"] == "fail" for finding in findings))
+
+
+def test_a_framework_may_come_in_a_distribution_of_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        importlib.metadata,
+        "packages_distributions",
+        lambda: {"numpy": ["numpy"], "tensorflow": ["tensorflow_cpu"], "other": ["other"]},
+    )
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"version of {name}")
+    (found,) = [finding for finding in inspect() if finding.name == "frameworks"]
+    assert found.text == "tensorflow version of tensorflow_cpu, numpy version of numpy"
 
 
 def test_check_names_a_wrong_variable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,12 +124,10 @@ def _network() -> list[Finding]:
 
 
 def _frameworks() -> Finding:
-    found = []
-    for name in _FRAMEWORKS:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    # A framework may come in a distribution of another name, such as tensorflow-cpu.
+    distributions = importlib.metadata.packages_distributions()
+    known = [(name, distributions[name][0]) for name in _FRAMEWORKS if name in distributions]
+    found = [f"{name} {importlib.metadata.version(distribution)}" for name, distribution in known]
     if not any(name.startswith("numpy") for name in found):
         return Finding("frameworks", "fail", "numpy is missing", "pip install numpy")
     return Finding("frameworks", "ok", ", ".join(found))
