@@ -67,6 +67,7 @@ SLIPSTREAM_MPI_EXPORT int MPIABI_Finalize() {
     slipstream_call call;
     slipstream_call_init(&call, SLIPSTREAM_BARRIER);
     call.timeout = seconds;
+    call.name = "the end of the program: this process calls no more collectives";
     engine()->run(all->group, &call);  // if it fails, its ranks have been told before
   }
   ended = true;

@@ -1,6 +1,6 @@
 """A program of JAX in which something goes wrong; each process prints what it is told.
 
-slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|loops|late FILE
+slipstream run -np 2 -- python tests/faces/jax_faults_rank.py killed|raises|mismatch|early|loops|late FILE
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ def main() -> None:
         if me == 1:
             raise ValueError("the data of rank 1 is bad")
         psum(everywhere, 3)
+    elif kind == "early":
+        psum(everywhere, 3)
+        if me == 0:
+            psum(everywhere, 3)
     elif kind == "mismatch":
         psum(everywhere, 5 + 2 * me)
     elif kind == "loops":  # each half of the processes calls as many collectives as it needs

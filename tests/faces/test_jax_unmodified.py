@@ -128,6 +128,11 @@ def test_a_process_that_does_not_come_to_its_group_is_named(tag: str) -> None:
     assert re.search(r"has waited .* for rank 1 ", text)
 
 
+def test_a_process_that_ends_early_is_said_to(tag: str) -> None:
+    text = told(tag, "early", 2, "-e", "SLIPSTREAM_TIMEOUT=6")[0]
+    assert re.search(r"rank 1 .*barrier\(name='the end of the program: this process calls no more", text)
+
+
 def test_groups_that_call_unlike_numbers_of_collectives_are_no_mistake(tag: str) -> None:
     assert told(tag, "loops", 4) == dict.fromkeys(range(4), "4.0")
 
