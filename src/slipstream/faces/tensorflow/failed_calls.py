@@ -176,7 +176,8 @@ def _watched(call: Any, traces: Any) -> Any:
     @functools.wraps(call)
     def watched(self: Any, *args: Any, **kwds: Any) -> Any:
         calls, before = _thread.calls, _thread.untraced
-        untraced = _thread.untraced = _untraced.pop(self, 0) if _untraced else 0
+        # A call within a trace runs nothing, so it leaves the number for a later one.
+        untraced = _thread.untraced = _untraced.pop(self, 0) if _untraced and tf.executing_eagerly() else 0
         try:
             return call(self, *args, **kwds)
         except BaseException as error:
@@ -209,7 +210,10 @@ def _not_run(function: Any, traces: Any, error: BaseException, untraced: int) ->
         certain=frozenset.intersection(*(one.certain for one in found)),
         steps=frozenset().union(*(one.steps for one in found)),
     )
-    _give_up(within, _starts.value, _begun(within), error)
+    since, begun = _starts.value, _begun(within)
+    for _ in range(untraced):
+        _give_up(replace(within, certain=frozenset()), since, begun, None)
+    _give_up(within, since, begun, error)
 
 
 _install()
