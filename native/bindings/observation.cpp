@@ -171,7 +171,7 @@ void bind_observation(nb::module_& m, SessionClass& session) {
       .def(
           "add_wait", [](Session& self, double duration) { self.options().counters->add_wait(seconds(duration)); },
           nb::arg("seconds"), "The program has waited for so long, outside of these calls.");
-  session.def("links", &Session::links, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
+  session.def("links", &links_of, nb::call_guard<WithoutGil>(), "(tcp, shm) links that are up.")
       .def("link_statistics", &statistics,
            "What each link has done, also if it is closed: a dict each, those of tcp with their lanes.")
       .def(

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "bindings/begun.h"
+#include "bindings/gil.h"
 #include "bindings/handle.h"
 #include "bindings/module.h"
 #include "bindings/quick_entry.h"
@@ -50,6 +51,40 @@ void QuickCalls::run(const CallRequest& request, std::byte* src, std::byte* dst,
   if (run_on_board(session_, call, keep)) return;
   Request by_messages = request.on_memory(src, dst, count, timeout);
   Handle(session_, session_->prepare(std::move(by_messages), request.channel), keep.all()).run();
+}
+
+bool QuickCalls::send_at_once(const CallRequest& request, std::byte* data, uint64_t count) const {
+  Counters& counters = *session_->options().counters;
+  const Time begun = counters.times_next() ? now() : Time{};
+  if (!slipstream::send_at_once(*session_, request, data, count)) return false;
+  drop_orphans();
+  count_begun();
+  const Clock::duration time = begun == Time{} ? Clock::duration{} : (now() - begun) * Counters::kSample;
+  counters.count_quick(request, count, time);
+  return true;
+}
+
+bool QuickCalls::receive_at_once(const CallRequest& request, std::byte* data, uint64_t count) const {
+  Counters& counters = *session_->options().counters;
+  const Time begun = counters.times_next() ? now() : Time{};
+  Clock::duration time{};
+  if (slipstream::receive_at_once(*session_, request, data, count, false)) {
+    if (begun != Time{}) time = (now() - begun) * Counters::kSample;
+  } else {
+    const Time waits = now();
+    {
+      const WithoutGil release;
+      if (!slipstream::receive_at_once(*session_, request, data, count, true)) return false;
+    }
+    time = now() - waits;
+    counters.add_late(request.signature.other_side, time);
+    counters.add_wait(time);
+    counters.add_busy(time);
+  }
+  drop_orphans();
+  count_begun();
+  counters.count_quick(request, count, time);
+  return true;
 }
 
 nb::object QuickCalls::submit(const CallRequest& request, std::byte* data, uint64_t count, nb::handle keep) const {

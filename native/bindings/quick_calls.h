@@ -65,6 +65,9 @@ class QuickCalls {
   // Runs it to its end.
   void run(const CallRequest& request, std::byte* src, std::byte* dst, uint64_t count, const Kept& keep,
            double timeout = 0) const;
+  // Sends, or receives, a short message without a work. False, and nothing has happened, if it has to be one.
+  bool send_at_once(const CallRequest& request, std::byte* data, uint64_t count) const;
+  bool receive_at_once(const CallRequest& request, std::byte* data, uint64_t count) const;
   // Begins a message; returns its Work.
   nanobind::object submit(const CallRequest& request, std::byte* data, uint64_t count, nanobind::handle keep) const;
 

@@ -373,12 +373,18 @@ PyObject* QuickEntry::message(const QuickCalls& calls, const Given& given) const
   const auto request = calls.find(kind_, static_cast<uint64_t>(*tag), static_cast<int>(x->dtype()), *peer);
   if (!request) return nullptr;
   PyObject* const result = receives ? given.x : Py_None;
+  if (!receives && calls.send_at_once(*request, x->begin(), x->elements()))
+    return is_async ? handle_of(Py_None, result) : Py_NewRef(result);
+  if (!is_async && receives && calls.receive_at_once(*request, x->begin(), x->elements())) return Py_NewRef(result);
   if (!is_async) {
     calls.run(*request, x->begin(), x->begin(), x->elements(), {nb::handle(given.x)});
     return Py_NewRef(result);
   }
-  const nb::object work = calls.submit(*request, x->begin(), x->elements(), given.x);
-  PyObject* const args[] = {work.ptr(), result};
+  return handle_of(calls.submit(*request, x->begin(), x->elements(), given.x).ptr(), result);
+}
+
+PyObject* QuickEntry::handle_of(PyObject* work, PyObject* result) const {
+  PyObject* const args[] = {work, result};
   return or_stop([&] { return PyObject_Vectorcall(rest_.ptr(), args, 2, nullptr); });
 }
 

@@ -20,7 +20,7 @@ class QuickEntry {
   // `copies`: a dict; as long as it has entries nothing is quick. `op`: the type of reductions. `rest`: of all_gather,
   // all_to_all, gather and scatter, goes on with (group or None, x, out or None, Told), and the root if there is one,
   // where what the ranks have told is unusual; of send and recv, makes what an asynchronous call returns of (a Work of
-  // the engine, its result).
+  // the engine or None, its result).
   QuickEntry(Kind kind, nanobind::object jobs, nanobind::object copies, nanobind::object op, nanobind::object rest);
 
   // The call with these arguments, as a function of Python is called. Null without an error: it is none that is quick,
@@ -62,6 +62,8 @@ class QuickEntry {
                       int root, bool mine) const;
   PyObject* scattered(const QuickCalls& calls, const Given& given) const;
   PyObject* message(const QuickCalls& calls, const Given& given) const;
+  // What an asynchronous message returns: of `work`, or None if that is done.
+  PyObject* handle_of(PyObject* work, PyObject* result) const;
   bool divided(const QuickCalls& calls, const nanobind::object& told, const Given& given, const ArrayView& x,
                const ArrayView& out, int rank, int root) const;
   // Calls `rest`, once the ranks have told each other.

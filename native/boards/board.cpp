@@ -16,7 +16,6 @@ namespace slipstream {
 namespace {
 
 constexpr int kCallsBefore = 3;  // that a board would have taken, before there is one
-constexpr auto kAtOnce = std::chrono::microseconds(1);
 constexpr auto kRootWaits = std::chrono::microseconds(20);
 constexpr auto kLost = std::chrono::microseconds(250);  // beyond the patience: others have had this core
 
@@ -121,7 +120,7 @@ uint64_t Board::begin(const BoardCall& call) {
 bool Board::look_at_once() {
   const Time begin = now();
   for (uint32_t i = 1; rows_->look() == BoardRows::Look::waits; ++i) {
-    if (i % 8 == 0 && now() - begin >= kAtOnce) return false;
+    if (i % 8 == 0 && now() - begin >= host_.held()) return false;
     relax();
   }
   return true;

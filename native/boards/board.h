@@ -39,6 +39,8 @@ class BoardHost {
   virtual bool always() const { return false; }
   // How long a call looks before it sleeps.
   virtual Clock::duration patience() const = 0;
+  // How long it keeps its core before it yields.
+  virtual Clock::duration held() const = 0;
   // The group, whose leader this rank is, has had some calls that a board would take.
   virtual void want(const std::shared_ptr<Board>& board, const Group& group) = 0;
 

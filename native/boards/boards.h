@@ -28,6 +28,7 @@ struct BoardOptions {
   bool always = false;            // calls are tried whatever that costs: for tests
   double timeout_seconds = 1800;  // of a call that has none of its own
   Clock::duration patience{};     // that a call looks before it sleeps
+  Clock::duration held{};         // that it keeps its core before it yields
 };
 
 class Boards final : public BoardHandler, private BoardHost {
@@ -80,6 +81,7 @@ class Boards final : public BoardHandler, private BoardHost {
   bool ended() const override { return ended_.load(std::memory_order_acquire); }
   bool always() const override { return options_.always; }
   Clock::duration patience() const override { return options_.patience; }
+  Clock::duration held() const override { return options_.held; }
   void want(const std::shared_ptr<Board>& board, const Group& group) override;
   WorkPtr work_of(const BoardCall& call, uint64_t number) override;
   void enter(const WorkPtr& work, uint64_t number) override;

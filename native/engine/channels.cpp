@@ -106,11 +106,15 @@ WorkPtr Channels::next(Channel& channel) {
   return nullptr;
 }
 
-void Channels::ended(Channel& channel, const Work& work, bool bulk) {
+void Channels::remember(Channel& channel, uint32_t seq, const Signature& signature) {
   channel.used_ = true;
-  channel.newest_ = std::max(channel.newest_, work.request.seq);
-  channel.history_.push_back({work.request.seq, work.request.signature, coarse_now()});
+  channel.newest_ = std::max(channel.newest_, seq);
+  channel.history_.push_back({seq, signature, coarse_now()});
   if (channel.history_.size() > kHistory) channel.history_.pop_front();
+}
+
+void Channels::ended(Channel& channel, const Work& work, bool bulk) {
+  remember(channel, work.request.seq, work.request.signature);
   if (bulk) std::erase_if(channel.bulk_, [&](const auto& running) { return running.work == &work; });
   leave(channel, work);
 }

@@ -61,6 +61,8 @@ class Channels {
   }
   // The work is done. Call next() then.
   void ended(Channel& channel, const Work& work, bool bulk);
+  // A message that was no work is done. To be followed by forget_idle().
+  void passed(uint64_t id, uint32_t seq, const Signature& signature) { remember(at(id), seq, signature); }
   // Neither its memory nor its place in the channel is needed any more.
   void leave(Channel& channel, const Work& work);
   // Forgets channels without works, a few a call, if there are very many.
@@ -87,6 +89,7 @@ class Channels {
   static constexpr size_t kChannels = 1024;  // channels without works
 
   bool may_begin(const Work& work) const;
+  static void remember(Channel& channel, uint32_t seq, const Signature& signature);
 
   std::unordered_map<uint64_t, Channel> channels_;
   std::deque<uint64_t> in_turn_;  // the same: whom forget_idle() looks at next

@@ -12,6 +12,7 @@ class EagerCredit {
  public:
   static constexpr uint64_t kBytes = 1 << 20;  // that a peer may hold unconsumed
   static constexpr uint64_t kStep = kBytes / 8;
+  static constexpr uint64_t kFrameCost = 64;  // what a frame costs its receiver beside the payload
   static constexpr uint64_t kBulkBytes = kBytes / 2 + kBytes / 16;  // half, and the cost of a thousand frames
 
   // True if `bytes` more may be sent now.

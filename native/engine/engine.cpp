@@ -45,11 +45,15 @@ Engine::Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions,
       intake_(options_.intake),
       context_{fabric_, arena_, regions, sends_, intake_, receiving_},
       early_(options_.early_bytes),
+      messages_({fabric_, ledger_, channels_, early_, unfinished_, failure_state_}),
       failure_state_(rank, fabric_, options_.spreads_failure),
       report_(rank, dialer.name_of(rank), fabric_, executions_, receives_, ledger_, options_.elsewhere),
       questions_(rank, fabric_, executions_, receives_, channels_, ledger_, report_, options_.boards),
       watch_(rank, fabric_, executions_, receives_, channels_, ledger_, questions_, report_, options_.stalls),
-      dispatch_(fabric_, executions_, channels_, ledger_, early_, questions_, options_.boards) {}
+      dispatch_(fabric_, executions_, channels_, ledger_, early_, messages_, questions_,
+                {options_.boards, options_.offers}) {
+  unfinished_.set_trace(options_.trace);
+}
 
 // ---- works
 
@@ -212,12 +216,12 @@ void Engine::settle(std::deque<uint64_t> channels) {
 
 // ---- the loop
 
-bool Engine::turn() {
-  if (submitted_.size() > 0) take_submitted();
+bool Engine::turn(bool works) {
+  if (works && submitted_.size() > 0) take_submitted();
   if (failure_state_.ended() && !executions_.empty()) executions_.clear();  // fail() may be called by one of them
   bool moved = pump_->poll();
   if (!failure_state_.ended()) moved |= executions_.start_chunks(moved);  // else the memory is no longer theirs
-  if (!moved || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
+  if ((works && !moved) || ++turns_ % 16 == 0) moved |= poller_.wait(0) > 0;
   if (!failure_state_.ended()) retire_finished();
   fabric_.sweep();
   return moved;
@@ -269,7 +273,7 @@ void Engine::fail(Error error) {
 }
 
 void Engine::leave(const std::string& reason) {
-  if (!failure_state_.ended() && options_.spreads_failure) questions_.describe_latest();
+  if (!failure_state_.ended() && options_.spreads_failure) questions_.describe_latest(messages_.latest());
   failure_state_.leave(reason);
   fabric_.close_all();
   const Error error{Code::aborted,

@@ -22,6 +22,7 @@
 #include "engine/pump.h"
 #include "engine/receives.h"
 #include "engine/send_table.h"
+#include "engine/short_messages.h"
 #include "engine/stall_questions.h"
 #include "engine/stall_watch.h"
 #include "engine/submit_queue.h"
@@ -46,6 +47,8 @@ struct EngineOptions {
   // What this rank waits for that is not in this session ("waits in ..."); empty: nothing.
   std::function<std::string(Time now)> elsewhere = [](Time) { return std::string(); };
   BoardHandler* boards = nullptr;  // null: no group has a board
+  OfferHandler* offers = nullptr;  // a reducer's
+  Trace* trace = nullptr;          // where works with a time in `traced` are put when they are done
   // Told why the session fails, before its works and the other ranks are: the program may end at that.
   std::function<void(const Error&)> failing = nullptr;
 };
@@ -55,9 +58,6 @@ class Engine final : public Events {
   Engine(int rank, int size, Poller& poller, Bell& bell, Regions& regions, Dialer& dialer, EngineOptions options);
   ~Engine() override = default;
   void set_pump(Pump* pump) { pump_ = pump; }
-  // Where works with a time in `traced` are put when they are done.
-  void set_trace(Trace* trace) { unfinished_.set_trace(trace); }
-  void set_offer_handler(OfferHandler* handler) { dispatch_.set_offer_handler(handler); }
   // Called once by fail(), after all works have been told.
   void set_failed(std::function<void(const Error&)> f) { told_failure_ = std::move(f); }
 
@@ -72,8 +72,10 @@ class Engine final : public Events {
   // Any thread. The session's sticky error, Code::ok while it is well.
   Error failure() const { return submitted_.closed(); }
 
-  // One turn without blocking. True if anything moved.
-  bool turn();
+  ShortMessages& short_messages() { return messages_; }
+
+  // One turn without blocking. True if anything moved. `works`: there are some; else it only takes in what has come.
+  bool turn(bool works = true);
   // Sleeps until something happens, or a timer is due. Returns at once if there is work.
   void sleep(Time until);
   // True while there are works that must be driven.
@@ -148,6 +150,7 @@ class Engine final : public Events {
   Receives receives_;
   Channels channels_;
   EarlyFrames early_;
+  ShortMessages messages_;
   FailureState failure_state_;
   WaitReport report_;
   StallQuestions questions_;

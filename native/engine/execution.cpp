@@ -8,14 +8,11 @@ namespace slipstream {
 
 namespace {
 
-constexpr uint8_t kEagerFlag = 1;
-constexpr uint8_t kPlacedFlag = 2;          // the bytes are in the receiver's memory already
 constexpr size_t kStagingBudget = 2 << 20;  // per work: about a core's cache
 constexpr uint64_t kFewestChunks = 2;
 constexpr uint64_t kMostChunks = 32;
 // Over a network a chunk is done when its bytes have been acknowledged: what is under way and in queues has to fit.
 constexpr size_t kNetworkBudget = 32 << 20;
-constexpr uint64_t kFrameCost = 64;  // what an eager frame costs its receiver beside the payload
 
 WorkHeader frame_of(const Request& request, MessageType type) {
   WorkHeader frame;
@@ -125,7 +122,7 @@ void Execution::start() {
     gate.must_say_ready = in > kEagerBytes;
     say_ready(static_cast<int>(i));
     if (out <= kEagerBytes) {
-      if (out == 0 || context_.fabric.credit(global).spend(out + geometry_.frames(peer) * kFrameCost))
+      if (out == 0 || context_.fabric.credit(global).spend(out + geometry_.frames(peer) * EagerCredit::kFrameCost))
         gate.sends.set_eager();
       else
         context_.fabric.send(global, frame_of(request_, MessageType::request));
@@ -244,7 +241,7 @@ bool Execution::leaves_early(Link* link, const Step& step, uint64_t chunk) {
   uint64_t bytes = 0;
   for (uint32_t j = 0; j < geometry_.pieces(step); ++j)
     if (geometry_.piece(step.src, step, chunk, j).count > 0)
-      bytes += geometry_.bytes(step.src, step, chunk, j) + kFrameCost;
+      bytes += geometry_.bytes(step.src, step, chunk, j) + EagerCredit::kFrameCost;
   return context_.fabric.credit(link->peer()).spend_on_bulk(bytes);
 }
 
@@ -394,7 +391,7 @@ void Execution::consume(uint32_t index, Link* link, const WorkHeader& frame, con
   if (link != nullptr && payload.hold != 0) link->release(payload);
   if (link != nullptr && (frame.flags & kPlacedFlag) != 0) link->count(0, to.count * geometry_.element_bytes());
   if (link != nullptr && (frame.flags & kEagerFlag) != 0)
-    context_.fabric.consumed(link->peer(), frame.length + kFrameCost);
+    context_.fabric.consumed(link->peer(), frame.length + EagerCredit::kFrameCost);
   ++progress_;
   if (--schedule_.pieces_left(index, frame.chunk) == 0) complete(index, frame.chunk);
 }

@@ -93,6 +93,7 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
 }
 
 Error FrameDispatch::for_work(Link& link, const WorkHeader& frame, const Payload& payload) {
+  if (messages_.take(link, frame, payload)) return {};
   if (Execution* execution = executions_.find({frame.channel, frame.seq}))
     return for_execution(*execution, link, frame, payload);
   if (const Channels::Past* past = channels_.past(frame.channel, frame.seq))

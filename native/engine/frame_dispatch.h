@@ -12,6 +12,7 @@
 #include "engine/ledger.h"
 #include "engine/offer_handler.h"
 #include "engine/quota.h"
+#include "engine/short_messages.h"
 #include "engine/stall_questions.h"
 #include "transport/link.h"
 
@@ -19,16 +20,22 @@ namespace slipstream {
 
 class FrameDispatch {
  public:
+  // Of frames that are for no work; null: this rank has none.
+  struct Takers {
+    BoardHandler* boards;
+    OfferHandler* offers;
+  };
   FrameDispatch(Fabric& fabric, const Executions& executions, const Channels& channels, const Ledger& ledger,
-                EarlyFrames& early, StallQuestions& questions, BoardHandler* boards)
+                EarlyFrames& early, ShortMessages& messages, StallQuestions& questions, Takers takers)
       : fabric_(fabric),
         executions_(executions),
         channels_(channels),
         ledger_(ledger),
         early_(early),
+        messages_(messages),
         questions_(questions),
-        boards_(boards) {}
-  void set_offer_handler(OfferHandler* handler) { offers_ = handler; }
+        boards_(takers.boards),
+        offers_(takers.offers) {}
 
   // As Events::land() and Events::arrived(). An error if the session has to fail.
   Events::Landing land(const Link& link, const Frame& frame) const;
@@ -50,9 +57,10 @@ class FrameDispatch {
   const Channels& channels_;
   const Ledger& ledger_;
   EarlyFrames& early_;
+  ShortMessages& messages_;
   StallQuestions& questions_;
   BoardHandler* boards_;                     // null: no group has a board
-  OfferHandler* offers_ = nullptr;           // null: nobody may offer this rank anything
+  OfferHandler* offers_;                     // null: nobody may offer this rank anything
   std::unordered_map<int, Quota> unneeded_;  // by peer: control frames that no work needs
 };
 

@@ -56,6 +56,13 @@ void Ledger::settle(Request& request, const Candidate& source, Line& line) {
   request.candidates.clear();
 }
 
+std::optional<uint32_t> Ledger::take(uint64_t channel, std::optional<uint32_t> only) {
+  std::lock_guard lock(mutex_);
+  Line& line = lines_[channel];
+  if (line.unnumbered != 0 || (only && *only != line.next)) return std::nullopt;
+  return line.next++;
+}
+
 uint32_t Ledger::next(uint64_t channel) const {
   std::lock_guard lock(mutex_);
   const auto it = lines_.find(channel);

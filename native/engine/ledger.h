@@ -25,6 +25,9 @@ class Ledger {
   void enter(const WorkPtr& work, std::optional<uint32_t> number = std::nullopt);
   // The receive `work` takes the next number of a channel it is a candidate of.
   void claim(Work& work, const Candidate& source);
+  // Takes the channel's next number for a message without a work. None if a receive before it has no number yet, or the
+  // number is not `only`.
+  std::optional<uint32_t> take(uint64_t channel, std::optional<uint32_t> only = std::nullopt);
   // The number that the channel's next work gets.
   uint32_t next(uint64_t channel) const;
 

@@ -17,17 +17,11 @@ namespace {
 
 constexpr auto kParkStep = std::chrono::milliseconds(2);
 constexpr uint32_t kTurnsPerTick = 64;
-constexpr auto kPause = std::chrono::microseconds(1);
 
 }  // namespace
 
-Runner::Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us, std::vector<int> cpus)
-    : engine_(engine),
-      poller_(poller),
-      bell_(bell),
-      bell_handler_(bell),
-      spin_(std::chrono::microseconds(spin_us)),
-      cpus_(std::move(cpus)) {
+Runner::Runner(Engine& engine, Poller& poller, Bell& bell, Patience patience, std::vector<int> cpus)
+    : engine_(engine), poller_(poller), bell_(bell), bell_handler_(bell), patience_(patience), cpus_(std::move(cpus)) {
   poller_.add(bell_.event_fd(), EPOLLIN, &bell_handler_);
 }
 
@@ -186,6 +180,56 @@ bool Runner::run(WorkPtr work, Time deadline) {
   return wait(*work, deadline);
 }
 
+bool Runner::send_at_once(const ShortMessage& message) {
+  const std::unique_lock lock(drive_, std::try_to_lock);
+  if (!lock.owns_lock() || guests_.load() != 0 || !engine_.short_messages().possible()) return false;
+  bool sent = false;
+  guarded([&] { sent = engine_.short_messages().send(message); });
+  if (engine_.congested()) hand_over();
+  return sent;
+}
+
+bool Runner::receive_at_once(ShortMessage& message, bool patient) {
+  using State = ShortMessages::State;
+  const std::unique_lock lock(drive_, std::try_to_lock);
+  if (!lock.owns_lock() || guests_.load() != 0 || !engine_.short_messages().possible()) return false;
+  const DefaultFloatState state;
+  ShortMessages& messages = engine_.short_messages();
+  State found = State::needs_work;
+  guarded([&] { found = messages.expect(message); });
+  if (found == State::waits) {
+    look_for_message(patient);
+    found = messages.state();
+    messages.forget();
+  }
+  return found == State::taken;
+}
+
+void Runner::look_for_message(bool patient) {
+  bell_.disarm();
+  caller_drives_.store(true);
+  const Time begun = now();
+  const Clock::duration limit = patient ? patience_.looks : patience_.held;
+  const auto waits = [this] {
+    return engine_.short_messages().state() == ShortMessages::State::waits && engine_.short_messages().possible() &&
+           guests_.load(std::memory_order_relaxed) == 0;
+  };
+  for (int looks = 1; waits(); ++looks) {
+    bool moved = false;
+    guarded([&] { moved = engine_.turn(false); });
+    if (++caller_turns_ % kTurnsPerTick == 0) tick(now());
+    if (moved) continue;
+    if (patient)
+      ::sched_yield();
+    else
+      relax();
+    if ((patient || looks % 8 == 0) && now() - begun >= limit) break;
+  }
+  caller_left_.store(now().time_since_epoch().count());
+  caller_drives_.store(false);
+  hand_over(parked_.load());
+}
+
 bool Runner::wait(Work& work, Time deadline) {
   while (!work.done()) {
     let_guests_in();
@@ -223,9 +267,9 @@ bool Runner::drive_for(Work& work, Time deadline) {
     const Time t = now();
     if (t >= deadline) break;
     if (idle_since == Time{}) idle_since = t;
-    if (t - idle_since < spin_) {
+    if (t - idle_since < patience_.looks) {
       // The rank waited for may be queued behind us on this core: after a moment, let it run.
-      if (t - idle_since < kPause)
+      if (t - idle_since < patience_.held)
         relax();
       else
         ::sched_yield();
@@ -243,8 +287,8 @@ bool Runner::drive_for(Work& work, Time deadline) {
 }
 
 void Runner::hand_over(bool will_look) {
-  if (stop_.load()) return;  // there is no thread: the bell would only end the driver's own next wait
-  bell_.arm();
+  if (stop_.load()) return;          // there is no thread: the bell would only end the driver's own next wait
+  if (!parked_.load()) bell_.arm();  // a thread that is parked looks before it sleeps
   // Works that need no driver have limits of time all the same. Once woken, the thread looks every so often.
   const auto sleeps = [&] {
     const Time soon = now() + seconds(2 * StallWatch::kTickSeconds);

@@ -23,9 +23,13 @@ namespace slipstream {
 
 class Runner {
  public:
-  // `spin_us`: how long a caller looks again and again before it sleeps. `cpus`: those that the engine thread is
-  // confined to; none: all.
-  Runner(Engine& engine, Poller& poller, Bell& bell, int spin_us, std::vector<int> cpus = {});
+  // Of callers that wait.
+  struct Patience {
+    Clock::duration looks{};                             // again and again before it sleeps
+    Clock::duration held{std::chrono::microseconds(1)};  // its core, before it yields
+  };
+  // `cpus`: those that the engine thread is confined to; none: all.
+  Runner(Engine& engine, Poller& poller, Bell& bell, Patience patience, std::vector<int> cpus = {});
   ~Runner();
   void start();
   // Ends the engine thread; pending works stay as they are.
@@ -39,6 +43,12 @@ class Runner {
   bool run(WorkPtr work, Time deadline);
   // Any thread: waits for a work submitted before. True if done.
   bool wait(Work& work, Time deadline);
+
+  // Any thread: sends a short message here and now, without a work. False, and nothing has happened, if that cannot be.
+  bool send_at_once(const ShortMessage& message);
+  // Any thread: looks for it, for a moment or, if `patient`, as long as callers do before they sleep, and receives it
+  // without a work. False, and nothing has happened, if it has not come, or needs one.
+  bool receive_at_once(ShortMessage& message, bool patient);
 
   // Any thread but one that drives: runs `f` as the driver, then hands over. Whoever drives now makes room at once.
   template <class F>
@@ -104,6 +114,8 @@ class Runner {
   bool take_over(std::unique_lock<std::mutex>& lock);
   // With the lock held: drives until `work` is done, the deadline passes or a guest comes, then hands over.
   bool drive_for(Work& work, Time deadline);
+  // With the lock held: turns until the message that is expected has been taken, or needs a work, or a guest comes.
+  void look_for_message(bool patient);
   // With the lock held: what is left to do wakes the engine thread, unless that `will_look` soon, and so does what
   // comes later. The driver may have read the event of a bell that had been rung for that thread.
   void hand_over(bool will_look = false);
@@ -116,7 +128,7 @@ class Runner {
   Poller& poller_;
   Bell& bell_;
   BellHandler bell_handler_;
-  Clock::duration spin_;
+  const Patience patience_;
   std::vector<int> cpus_;
   std::mutex drive_;
   std::atomic<int> guests_{0};  // threads in enter() that have not got the lock yet

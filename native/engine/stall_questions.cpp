@@ -42,7 +42,12 @@ void StallQuestions::ask(const WorkKey& work, const Signature& signature, int pe
   describe(work, signature, peer, kAskOnly);
 }
 
-void StallQuestions::describe_latest() {
+void StallQuestions::describe_latest(const std::vector<WorkKey>& messages) {
+  for (const WorkKey& key : messages) {
+    const Channels::Past* const past = channels_.past(key.channel, key.seq);
+    if (past == nullptr || fabric_.up(past->signature.other_side) == nullptr) continue;
+    describe(key, past->signature, past->signature.other_side, kLeaves);
+  }
   for (const Ledger::Entry& entry : ledger_.latest()) {
     const Request& request = entry.work->request;
     if (!entry.numbered) continue;

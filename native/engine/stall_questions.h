@@ -39,8 +39,8 @@ class StallQuestions {
   void describe(const WorkKey& work, const Signature& signature, int peer) { describe(work, signature, peer, 0); }
   // The same, but `peer` only answers.
   void ask(const WorkKey& work, const Signature& signature, int peer);
-  // This rank leaves.
-  void describe_latest();
+  // This rank leaves. `messages`: its latest that were no works.
+  void describe_latest(const std::vector<WorkKey>& messages);
   // A peer has described a work. An error if it is another work than this rank's of that number.
   [[nodiscard]] Error described(int peer, const WorkHeader& frame, const std::string& theirs);
   // `work` begins. An error if a rank that has left since says that it called another work of that number.

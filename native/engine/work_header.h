@@ -26,6 +26,10 @@ enum class MessageType : uint8_t {
 };
 static_assert(static_cast<uint8_t>(MessageType::board) <= kLastFrameType);
 
+// Flags of data.
+inline constexpr uint8_t kEagerFlag = 1;   // its sender has not asked
+inline constexpr uint8_t kPlacedFlag = 2;  // the bytes are in the receiver's memory already
+
 struct WorkHeader {
   MessageType type = MessageType::data;
   uint8_t flags = 0;

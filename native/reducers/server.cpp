@@ -92,7 +92,7 @@ Request ReducerServer::request_for(const Offer& offer, std::shared_ptr<const Gro
 }
 
 ReducerServer::Served ReducerServer::served() {
-  const auto [tcp, shm] = session_.links();
+  const auto [tcp, shm] = links_of(session_);
   Served found;
   session_.as_driver([&] {
     if (!failure()) served_.finished = served_.works - session_.engine().works();

@@ -43,7 +43,11 @@ TcpOptions tcp_options(const SessionOptions& options) {
 
 BoardOptions board_options(const SessionOptions& options) {
   return {options.board_ranks, options.board_always, options.timeout_seconds,
-          std::chrono::microseconds(options.board_spin_us)};
+          std::chrono::microseconds(options.board_spin_us), std::chrono::nanoseconds(options.held_ns)};
+}
+
+Runner::Patience patience_of(const SessionOptions& options) {
+  return {std::chrono::microseconds(options.spin_us), std::chrono::nanoseconds(options.held_ns)};
 }
 
 SessionOptions counted(SessionOptions options) {
@@ -77,6 +81,7 @@ void turn_while(Runner& runner, Poller& poller, Engine& engine, double limit_sec
 EngineOptions Session::engine_options() {
   EngineOptions engine;
   engine.boards = &boards_;
+  engine.trace = &trace_;
   engine.heartbeat_seconds = options_.heartbeat_seconds;
   engine.heartbeat_setting = options_.heartbeat_setting;
   engine.failing = [this](const Error& error) {
@@ -89,6 +94,7 @@ EngineOptions Session::engine_options() {
   };
   if (options_.star) {
     engine.intake = options_.star->intake;
+    engine.offers = options_.star->offers;
     if (options_.star->offers != nullptr) engine.early_bytes = kMostEarlyBytes;
     engine.stalls.farewell_seconds = 0;  // the workers redo what a reducer left undone
     engine.spreads_failure = false;      // workers do not know each other there
@@ -117,13 +123,11 @@ Session::Session(SessionOptions options)
       engine_(options_.rank, options_.size, poller_, bell_, regions_, *this, engine_options()),
       shm_(poller_, engine_, *this, identity_of(options_, false), regions_, bell_, connect_seconds(options_)),
       tcp_(poller_, engine_, *this, identity_of(options_, options_.link.encrypt), tcp_options(options_)),
-      runner_(engine_, poller_, bell_, options_.spin_us, options_.link.cpus),
+      runner_(engine_, poller_, bell_, patience_of(options_), options_.link.cpus),
       boards_({engine_, runner_, regions_, trace_, *options_.counters}, board_options(options_)) {
   engine_.set_pump(this);
   shm_.set_single_copy(options_.link.single_copy);
-  engine_.set_trace(&trace_);
   tcp_.set_trace(&trace_);
-  if (takes_offers()) engine_.set_offer_handler(options_.star->offers);
   engine_.set_failed(options_.failed);
 }
 
@@ -197,6 +201,26 @@ bool Session::give_splitter(const WorkPtr& work) {
   const DefaultFloatState state;  // all ranks must split it alike
   splitter_->split(work);
   return true;
+}
+
+// Who moves such a message; null: it has to be a work, as far as this thread knows.
+Runner* without_work(Session& session, const Request& request, uint64_t count) {
+  session.check_process();
+  const uint64_t bytes = count * size_of(request.signature.dtype);
+  const bool is_short = bytes != 0 && bytes <= kEagerBytes && request.signature.side != Side::none;
+  return is_short && !session.trace_.on() && session.quiet() ? &session.runner_ : nullptr;
+}
+
+bool send_at_once(Session& session, const Request& request, std::byte* data, uint64_t count) {
+  Runner* const runner = without_work(session, request, count);
+  return runner != nullptr && runner->send_at_once(ShortMessage(request, data, count));
+}
+
+bool receive_at_once(Session& session, const Request& request, std::byte* data, uint64_t count, bool patient) {
+  Runner* const runner = without_work(session, request, count);
+  if (runner == nullptr) return false;
+  ShortMessage message(request, data, count);
+  return runner->receive_at_once(message, patient);
 }
 
 bool Session::run(const WorkPtr& work, Time deadline) {
@@ -334,12 +358,13 @@ void Session::close(const std::string& words, bool tell) {
   });
 }
 
-std::pair<int, int> Session::links() {
-  check_process();
+std::pair<int, int> links_of(Session& session) {
+  session.check_process();
   std::pair<int, int> count{0, 0};
-  runner_.as_driver([&] {
-    for (int r = 0; r < options_.size; ++r)
-      if (const Link* link = engine_.fabric().up(r)) ++(link->kind() == Link::Kind::tcp ? count.first : count.second);
+  session.as_driver([&] {
+    for (int r = 0; r < session.options().size; ++r)
+      if (const Link* link = session.engine().fabric().up(r))
+        ++(link->kind() == Link::Kind::tcp ? count.first : count.second);
   });
   return count;
 }

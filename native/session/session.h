@@ -44,6 +44,7 @@ struct SessionOptions {
   // How long a caller looks again and again, and yields its core in between, before it sleeps; and in a small call that
   // goes over a board.
   int spin_us = 0, board_spin_us = 50;
+  int held_ns = 1000;         // how long it keeps its core before it yields
   int busy_poll_us = 0;       // of sockets
   bool board_always = false;  // small operations are tried on boards whatever that costs: for tests
   int board_ranks = 16;       // small operations of at most so many ranks of this host go over a board where they can
@@ -68,8 +69,16 @@ class Session;
 // Whether it has failed, or was closed. Any thread.
 bool has_ended(const Session& session);
 
+// Its links that are up, by kind: {tcp, shm}. Not on a driver's thread.
+std::pair<int, int> links_of(Session& session);
+
 // Of its TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
 void set_link_lanes(Session& session, int lanes);
+
+// Short messages without a work: `request` of a send, or a receive from one rank, without memory. False, and nothing
+// has happened, if it has to be a work. Any thread. `patient`: as Runner::receive_at_once().
+bool send_at_once(Session& session, const Request& request, std::byte* data, uint64_t count);
+bool receive_at_once(Session& session, const Request& request, std::byte* data, uint64_t count, bool patient);
 
 class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:
@@ -132,8 +141,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   // Leaves in good order; pending works fail. Waits up to 2 s until the peers have read what was sent; after a failure
   // up to 2 s for ranks that do not know yet why, if they are to be told (`tell`). Idempotent. `words`: Engine::leave.
   void close(const std::string& words = {}, bool tell = true);
-  // Links that are up, by kind: {tcp, shm}.
-  std::pair<int, int> links();
   // What the links have done, those of tcp lane by lane, also those that are closed. Any thread.
   std::vector<LinkStatistics> link_statistics();
 
@@ -169,6 +176,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
 
   friend void set_link_lanes(Session& session, int lanes);
   friend bool has_ended(const Session& session);
+  friend std::pair<int, int> links_of(Session& session);
+  friend Runner* without_work(Session& session, const Request& request, uint64_t count);
 
   enum class Probe : uint8_t { asked, lives, dead };
 

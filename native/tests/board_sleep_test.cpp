@@ -19,6 +19,7 @@ class EndedHost final : public BoardHost {
   bool idle() const override { return true; }
   bool ended() const override { return false; }  // as the call looked
   Clock::duration patience() const override { return {}; }
+  Clock::duration held() const override { return {}; }
   void want(const std::shared_ptr<Board>&, const Group&) override {}
   WorkPtr work_of(const BoardCall& call, uint64_t) override {
     if (no_memory) throw std::bad_alloc();

@@ -64,7 +64,7 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
         engine_(rank, size, poller_, bell_, regions_, *this, options),
         transport_(hub, engine_, rank, bell_,
                    [this](std::unique_ptr<Link> l) { (void)engine_.fabric().adopt(std::move(l)); }),
-        runner_(engine_, poller_, bell_, 0) {
+        runner_(engine_, poller_, bell_, {}) {
     engine_.set_pump(this);
     runner_.start();
   }

@@ -69,9 +69,9 @@ class TestLink final : public Link {
 // A reducer's engine that two workers are linked with.
 class Rig final : Dialer, Pump, OfferHandler {
  public:
-  explicit Rig(EngineOptions options = {}) : engine(kWorkers, kWorkers + 1, poller_, bell_, regions_, *this, options) {
+  explicit Rig(EngineOptions options = {})
+      : engine(kWorkers, kWorkers + 1, poller_, bell_, regions_, *this, with_offers(options)) {
     engine.set_pump(this);
-    engine.set_offer_handler(this);
     auto group = std::make_shared<Group>();
     group->id = 1;
     group->ranks = {0, 1, 2};
@@ -134,6 +134,10 @@ class Rig final : Dialer, Pump, OfferHandler {
   std::vector<TestLink*> links;
 
  private:
+  EngineOptions with_offers(EngineOptions options) {
+    options.offers = this;
+    return options;
+  }
   std::unique_ptr<Link> dial(int) override { return nullptr; }
   void knock(int) override {}
   std::string host_of(int) const override { return ""; }

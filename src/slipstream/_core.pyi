@@ -183,6 +183,7 @@ class SessionOptions:
     timeout: float
     spin_us: int
     board_spin_us: int
+    held_ns: int
     busy_poll_us: int
     board_ranks: int
     report_pipe: tuple[int, int]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import BinaryIO
 
 import fork_server
 from slipstream.comm.rendezvous.store_server import StoreServer
+from slipstream.launch.torch_rendezvous import master_port
 
 TRANSPORTS = ("tcp", "shm", "mixed")
 PYTHON = sys.executable
@@ -109,8 +109,7 @@ def meeting_place(way: str, folder: Path) -> dict[str, str]:
     """For ``meet`` of `started`: by a "file" in ``folder``, or by a "port" as torch.distributed has it."""
     if way == "file":
         return {"SLIPSTREAM_RENDEZVOUS": f"file://{folder}/meet"}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(listener.getsockname()[1])}
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master_port(local=True))}
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,7 @@ def test_a_wait_that_is_over_says_who_is_missing(face: str, dtype: str) -> None:
     envs = None
     if face == "torch":
         pytest.importorskip("torch")
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = str(listener.getsockname()[1])
-        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        master = {**ranks.meeting_place("port", Path()), "WORLD_SIZE": "2"}
         envs = {r: {**master, "RANK": str(r)} for r in range(2)}
     (text, _) = ranks.run(SCRIPT, 2, args=[face], envs=envs)
     assert f"all_reduce({dtype}, 7 elements, op=sum) #" in text

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from comm import ranks
+from slipstream.launch.torch_rendezvous import master_port
 
 RANK = Path(__file__).with_name("metrics_rank.py")
 
@@ -63,13 +64,12 @@ def test_rank_0_alone_prints_the_summary(tmp_path: Path) -> None:
 def free_ports() -> int:
     """A port that is free, and so is the next one."""
     for _ in range(50):
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port: int = one.getsockname()[1]
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
-            return port
+        port = master_port(local=True)  # none of those that the system gives to whoever asks for any
+        try:
+            socket.create_server(("127.0.0.1", port + 1)).close()
+        except OSError:
+            continue
+        return port
     raise AssertionError("there are no two free ports")
 
 

@@ -15,11 +15,15 @@ _MOST_RANKS_A_CORE = 4  # beyond, a turn of all that look takes longer than to b
 
 
 class Patience(NamedTuple):
-    """Microseconds: in any call, in a small call over shared memory, and in the kernel on behalf of sockets."""
+    """Microseconds: in any call, in a small call over shared memory, and in the kernel on behalf of sockets.
+
+    ``held``: nanoseconds for which a caller keeps its core before it yields it.
+    """
 
     call: int
     small_call: int
     sockets: int
+    held: int = 1000
 
 
 def patience(ranks: int, cores: int, quota: float | None) -> Patience:
@@ -28,4 +32,4 @@ def patience(ranks: int, cores: int, quota: float | None) -> Patience:
         return Patience(0, 10, 0)
     if ranks <= cores:
         return Patience(50, 50, 50)
-    return Patience(200 if ranks <= _MOST_RANKS_A_CORE * cores else 0, 1000, 0)
+    return Patience(200 if ranks <= _MOST_RANKS_A_CORE * cores else 0, 1000, 0, held=300)
