@@ -65,20 +65,25 @@ bool QuickCalls::send_at_once(const CallRequest& request, std::byte* data, uint6
 }
 
 bool QuickCalls::receive_at_once(const CallRequest& request, std::byte* data, uint64_t count) const {
+  using State = ShortMessages::State;
   Counters& counters = *session_->options().counters;
   const Time begun = counters.times_next() ? now() : Time{};
+  // The first look keeps Python's lock: to give it away and get it back takes as long.
+  State found = slipstream::receive_at_once(*session_, request, data, count, false);
+  if (found == State::needs_work) return false;
   Clock::duration time{};
-  if (slipstream::receive_at_once(*session_, request, data, count, false)) {
+  if (found == State::taken) {
     if (begun != Time{}) time = (now() - begun) * Counters::kSample;
   } else {
     const Time waits = now();
     {
       const WithoutGil release;
-      if (!slipstream::receive_at_once(*session_, request, data, count, true)) return false;
+      found = slipstream::receive_at_once(*session_, request, data, count, true);
     }
     time = now() - waits;
     counters.add_late(request.signature.other_side, time);
     counters.add_wait(time);
+    if (found != State::taken) return false;
     counters.add_busy(time);
   }
   drop_orphans();

@@ -21,9 +21,10 @@ struct LastWord {
 
 class LastWords {
  public:
-  // Of a work that this rank has not begun. Of one peer, no more than it has works to remember.
+  // Of a work that this rank has not begun. Of one peer, no more than it has works, and messages without a work, to
+  // remember.
   void keep(const WorkKey& work, LastWord word) {
-    if (++kept_[word.peer] <= Ledger::kRemembered) words_[work].push_back(std::move(word));
+    if (++kept_[word.peer] <= 2 * Ledger::kRemembered) words_[work].push_back(std::move(word));
   }
   // Of a work that begins.
   std::vector<LastWord> take(const WorkKey& work) {

@@ -17,6 +17,7 @@ namespace {
 
 constexpr auto kParkStep = std::chrono::milliseconds(2);
 constexpr uint32_t kTurnsPerTick = 64;
+constexpr auto kMessageLooks = std::chrono::microseconds(20);
 
 }  // namespace
 
@@ -189,27 +190,29 @@ bool Runner::send_at_once(const ShortMessage& message) {
   return sent;
 }
 
-bool Runner::receive_at_once(ShortMessage& message, bool patient) {
+ShortMessages::State Runner::receive_at_once(ShortMessage& message, bool patient) {
   using State = ShortMessages::State;
   const std::unique_lock lock(drive_, std::try_to_lock);
-  if (!lock.owns_lock() || guests_.load() != 0 || !engine_.short_messages().possible()) return false;
-  const DefaultFloatState state;
   ShortMessages& messages = engine_.short_messages();
+  if (!lock.owns_lock() || guests_.load() != 0 || !messages.possible()) return State::needs_work;
+  const DefaultFloatState state;
   State found = State::needs_work;
   guarded([&] { found = messages.expect(message); });
-  if (found == State::waits) {
-    look_for_message(patient);
-    found = messages.state();
-    messages.forget();
+  if (found != State::waits) {
+    if (engine_.congested()) hand_over();
+    return found;
   }
-  return found == State::taken;
+  look_for_message(patient);
+  messages.forget();
+  return messages.state();
 }
 
 void Runner::look_for_message(bool patient) {
   bell_.disarm();
   caller_drives_.store(true);
   const Time begun = now();
-  const Clock::duration limit = patient ? patience_.looks : patience_.held;
+  // What does not come in that time is a work, and then its caller looks as long as all do.
+  const Clock::duration limit = patient ? std::min<Clock::duration>(kMessageLooks, patience_.looks) : patience_.held;
   const auto waits = [this] {
     return engine_.short_messages().state() == ShortMessages::State::waits && engine_.short_messages().possible() &&
            guests_.load(std::memory_order_relaxed) == 0;

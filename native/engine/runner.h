@@ -46,9 +46,9 @@ class Runner {
 
   // Any thread: sends a short message here and now, without a work. False, and nothing has happened, if that cannot be.
   bool send_at_once(const ShortMessage& message);
-  // Any thread: looks for it, for a moment or, if `patient`, as long as callers do before they sleep, and receives it
-  // without a work. False, and nothing has happened, if it has not come, or needs one.
-  bool receive_at_once(ShortMessage& message, bool patient);
+  // Any thread: looks for it, for a moment or, if `patient`, for some, and receives it without a work. Unless it is
+  // taken then, nothing has happened.
+  ShortMessages::State receive_at_once(ShortMessage& message, bool patient);
 
   // Any thread but one that drives: runs `f` as the driver, then hands over. Whoever drives now makes room at once.
   template <class F>

@@ -65,8 +65,9 @@ bool ShortMessages::take_expected(Link& link, const WorkHeader& frame, const Pay
       link.peer() != message.peer || payload.data == nullptr || payload.size != message.bytes || frame.chunk != 0 ||
       frame.piece != 0 || frame.stream != 0)
     return false;
+  if (!parts_.ledger.take(message.channel, seq_)) return false;  // another thread's receive has it
   std::memcpy(message.data, payload.data, payload.size);
-  if (!link.intact(payload) || !parts_.ledger.take(message.channel, seq_)) return false;
+  if (!link.intact(payload)) return true;  // its sender has failed or left, and the link is about to go down
   state_ = State::taken;
   if (payload.hold != 0) link.release(payload);
   parts_.fabric.consumed(message.peer, message.bytes + EagerCredit::kFrameCost);

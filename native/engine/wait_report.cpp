@@ -113,7 +113,10 @@ std::string WaitReport::occupation(Time now) const {
     return "waits in " + title_of(*oldest->work(), oldest->work()->request.seq) + " of the group of " +
            members(*oldest->work()->request.group) + " for " + who(oldest->waiting_on()) + " (for " +
            seconds_text(now - oldest->stall.progress_at) + ")";
-  if (!receives_.empty()) return wait_of(receives_.all().front(), now);
+  if (!receives_.empty()) {
+    const Wait first = wait(receives_.all().front(), now);
+    return "waits in " + first.operation + first.sources + " (for " + first.time + ")";
+  }
   if (const std::string other = elsewhere_(now); !other.empty()) return other;
   return "is in no operation: it computes, waits for something else, or has left its loop";
 }

@@ -216,9 +216,10 @@ bool send_at_once(Session& session, const Request& request, std::byte* data, uin
   return runner != nullptr && runner->send_at_once(ShortMessage(request, data, count));
 }
 
-bool receive_at_once(Session& session, const Request& request, std::byte* data, uint64_t count, bool patient) {
+ShortMessages::State receive_at_once(Session& session, const Request& request, std::byte* data, uint64_t count,
+                                     bool patient) {
   Runner* const runner = without_work(session, request, count);
-  if (runner == nullptr) return false;
+  if (runner == nullptr) return ShortMessages::State::needs_work;
   ShortMessage message(request, data, count);
   return runner->receive_at_once(message, patient);
 }

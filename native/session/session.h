@@ -75,10 +75,11 @@ std::pair<int, int> links_of(Session& session);
 // Of its TCP links, as TcpTransport::set_lanes(). Not on a driver's thread.
 void set_link_lanes(Session& session, int lanes);
 
-// Short messages without a work: `request` of a send, or a receive from one rank, without memory. False, and nothing
-// has happened, if it has to be a work. Any thread. `patient`: as Runner::receive_at_once().
+// Short messages without a work: `request` of a send, or a receive from one rank, without memory. As the functions of
+// Runner. Any thread.
 bool send_at_once(Session& session, const Request& request, std::byte* data, uint64_t count);
-bool receive_at_once(Session& session, const Request& request, std::byte* data, uint64_t count, bool patient);
+ShortMessages::State receive_at_once(Session& session, const Request& request, std::byte* data, uint64_t count,
+                                     bool patient);
 
 class Session final : private Dialer, private Arrivals, private Pump, private KnockDone {
  public:

@@ -171,7 +171,7 @@ void Line::give_up(uint64_t since, bool certain, bool later) {
     const std::optional<uint64_t> place = steps_.given_up(since);
     if (!place.has_value() || joining.load()) return;
     if (*place == 0 && !certain) {
-      if (!later) ++doubtful_;  // else it has no more data, and has told the program so
+      ++doubtful_;
     } else if (*place == 0) {
       ++given_up_;
       some_given_up.store(true);

@@ -86,6 +86,7 @@ class _Turns:
         self._numbers = Numbers()
         self._checks = False  # a rank has lacked an exchange: ranks may number others differently
         self._failed = 0  # steps of this rank, since ranks have joined
+        self._compared = 0  # of them: when this rank last waited for what the others say
         self.begun = 0
         """How many turns this rank has begun."""
 
@@ -104,11 +105,17 @@ class _Turns:
         turn = self._tell(_Facts(number, not number, wish, False, failed, -self._failed), _STEP)
         if self._checks or numbers.is_new(number):
             self._check(exchange, turn.heard())
+        elif self._failed != self._compared:  # before an exchange begins that the others may not be in
+            turn.heard()
+        self._compared = self._failed
         return turn
 
-    def given_up(self, begun: int) -> None:
-        """A step of this rank has failed that began when so many turns had begun; it might have come to its turn."""
-        if begun == self.begun:
+    def given_up(self, begun: int, turns: int | None) -> None:
+        """A step of this rank has failed that began when so many turns had begun, and might have come to another one.
+
+        ``turns``: how many a step has that does not fail; None: that is not known.
+        """
+        if turns is None or self.begun - begun < turns:
             self._failed += 1
 
     def _check_steps(self, heard: _Facts) -> None:
@@ -214,7 +221,7 @@ class _Turns:
         highest = everyone[:, 2]
         self._checks = self._checks or bool((highest != highest[0]).any())
         self._numbers.all_have_joined(int(highest.max()))
-        self._failed = 0
+        self._failed = self._compared = 0
         return self._group.ranks[int(np.lexsort(everyone[:, 1::-1].T)[0])]
 
 

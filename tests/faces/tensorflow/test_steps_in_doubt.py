@@ -132,18 +132,110 @@ def _until_the_end(step: Callable[[int], Any], factor: float = 1.0) -> str:
     return "the job has not ended"
 
 
-def check_first_trace() -> str:
-    """Rank 0 cannot trace the function for its first batch."""
+def check_trace(fails_in: int) -> str:
+    """Rank 0 cannot trace the function for a batch, and another function has run meanwhile."""
+
+    @tf.function
+    def other(x: Any) -> Any:
+        return x + 1
 
     @tf.function
     def step(x: Any) -> Any:
+        with tf.init_scope():
+            other(tf.ones([]))
         return tf.reduce_sum(hvd.allreduce(tf.matmul(x, tf.ones([4, 1])), op=hvd.Sum))
 
     def call(number: int) -> Any:
-        wide = 5 if hvd.rank() == 0 and number == 1 else 4
+        wide = 5 if hvd.rank() == 0 and number == fails_in else 4
         return step(tf.fill([1, wide], float(number))).numpy()
 
     return _until_the_end(call, 4.0)
+
+
+def check_first_trace() -> str:
+    """It has no trace yet."""
+    return check_trace(1)
+
+
+def check_later_trace() -> str:
+    """It has one, but this batch would have had its own."""
+    return check_trace(3)
+
+
+def check_end_of_data(in_condition: bool) -> str:
+    """The data of rank 0 end inside the function, and it goes on with other data in place of a join."""
+    variable = tf.Variable(0.0)
+
+    @tf.function
+    def step(batches: Any, often: Any) -> Any:
+        batch = tf.cast(next(batches), tf.float32)
+        if in_condition:
+            return hvd.allreduce(batch, op=hvd.Sum) if often else batch
+        tape = hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum)
+        with tape:
+            loss = variable * batch
+        return tape.gradient(loss, variable)
+
+    def call(number: int) -> Any:
+        empty = hvd.rank() == 0 and number == 3
+        data = tf.data.Dataset.range(number, number if empty else number + 1)
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            return step(iter(data), tf.constant(True)).numpy()
+        return float(number * hvd.size())
+
+    return _until_the_end(call)
+
+
+def check_two_reductions(same: bool) -> str:
+    """Two tapes in one step, of the same variable or of two; rank 0 alone fails between them."""
+    first, second = tf.Variable(0.0), tf.Variable(0.0)
+
+    @tf.function
+    def step(x: Any, good: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum) as tape:
+            loss = first * x
+        one = tape.gradient(loss, first)
+        with tf.control_dependencies([one]):
+            check = tf.debugging.Assert(good, ["bad"])
+        other = first if same else second
+        tape = hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum)
+        with tape, tf.control_dependencies([check]):
+            loss = other * (2 * x)
+        return one, tape.gradient(loss, other)
+
+    def call(number: int) -> Any:
+        good = hvd.rank() != 0 or number != 3
+        one, other = step(tf.constant(float(number)), tf.constant(good))
+        np.testing.assert_array_equal(other, 2 * one.numpy())
+        return one.numpy()
+
+    return _until_the_end(call)
+
+
+def check_jobs(kind: str) -> None:
+    """What has failed on rank 0 alone in one job is nothing to the next one."""
+
+    @tf.function
+    def traced(x: Any) -> Any:
+        return tf.reduce_sum(hvd.allreduce(tf.matmul(x, tf.ones([4, 1])), op=hvd.Sum))
+
+    @tf.function
+    def conditional(x: Any, good: Any, often: Any) -> Any:
+        tf.debugging.Assert(good, ["check"])
+        return hvd.allreduce(x, op=hvd.Sum) if often else x
+
+    yes, no = tf.constant(True), tf.constant(False)
+    with contextlib.suppress(ValueError, tf.errors.InvalidArgumentError):
+        if kind == "condition":
+            conditional(tf.ones([]), no if hvd.rank() == 0 else yes, no)
+        elif hvd.rank() == 0:
+            traced(tf.ones([1, 5]))
+    hvd.shutdown()
+    hvd.init()
+    for number in range(1, 4):
+        x = float(number)
+        step = traced(tf.fill([1, 4], x / 4)) if kind == "trace" else conditional(tf.constant(x), yes, yes)
+        np.testing.assert_array_equal(step.numpy(), number * hvd.size())
 
 
 def check_condition() -> str:
@@ -196,10 +288,27 @@ def test_the_job_goes_on(ranks: Any, check: Any) -> None:
     ranks(check)
 
 
-@pytest.mark.parametrize("check", [check_first_trace, check_condition])
+@pytest.mark.parametrize("check", [check_first_trace, check_later_trace, check_condition])
 def test_the_job_ends(short_lived: Ranks, check: Any) -> None:
     for text in short_lived(check):
         assert "a step has failed on rank 0, and not on all others" in text, text
+
+
+@pytest.mark.parametrize("in_condition", [False, True])
+def test_data_that_end_without_a_join(short_lived: Ranks, in_condition: bool) -> None:
+    for text in short_lived(check_end_of_data, in_condition):
+        assert "of rank 0 has failed" in text or "has failed on rank 0" in text, text
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_failure_between_two_reductions(short_lived: Ranks, same: bool) -> None:
+    for text in short_lived(check_two_reductions, same):
+        assert "a step of rank 0 has failed before it came to its gradients" in text, text
+
+
+@pytest.mark.parametrize("kind", ["trace", "condition"])
+def test_the_next_job_begins_anew(short_lived: Ranks, kind: str) -> None:
+    short_lived(check_jobs, kind)
 
 
 def test_functions_whose_names_differ_by_a_number(short_lived: Ranks) -> None:

@@ -63,15 +63,25 @@ _starts = ctypes.c_uint64.from_address(_core.tensorflow_starts())
 
 
 _untraced: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many calls of a function have failed before it could be traced for any arguments."""
+"""How many calls of a function have failed in this job before it could be traced for any arguments."""
+
+
+@dataclass
+class _Watched:
+    """A call of a function. While the function is traced, it may call others, which are no part of it."""
+
+    function: Any
+    runs: bool = False  # the function, for this call
+    untraced: int = 0  # calls before this one that have failed before the function could be traced
 
 
 class _Thread(threading.local):
-    calls = 0  # that have reached their function
-    untraced = 0  # calls that have failed of the function that is called now
+    call: _Watched | None = None  # the latest that has not returned
 
 
 _thread = _Thread()
+_doubted: set[str] = set()  # lines that a call of this job has given up
+_job: Any = None  # the one for which these are
 
 
 def are_seen() -> bool:
@@ -101,7 +111,7 @@ def _give_up(
     if not (within.lines or within.steps) or not jobs.is_initialized():
         return
     try:
-        jobs.current().session.check()
+        _remember_job().session.check()
     except SlipstreamError:
         return  # the job has failed, and in the next one all ranks begin anew
     if not alone:
@@ -109,11 +119,31 @@ def _give_up(
         return
     # It may be that a rank has no more data, and joins.
     later = isinstance(error, tf.errors.OutOfRangeError | StopIteration)
+    _doubted.update(within.lines)
     for line in within.lines:
         _core.tensorflow_give_up(line, since, line in within.certain, later)
     for ranks, count in begun.items():
-        if not later and (turns := _turns_of(ranks)) is not None:
-            turns.given_up(count)
+        if (turns := _turns_of(ranks)) is not None:
+            turns.given_up(count, within.steps[ranks])
+
+
+def _remember_job() -> Any:
+    """The job as it is now. What failed in it counts no more when it is left."""
+    global _job
+    now = jobs.current()
+    if _job is not now:
+        _job = now
+        now.when_left(_forget)
+    return now
+
+
+def _forget() -> None:
+    global _job
+    _job = None
+    _untraced.clear()
+    for line in _doubted:
+        _core.tensorflow_forget(line)
+    _doubted.clear()
 
 
 def _is_within_another() -> bool:
@@ -141,18 +171,17 @@ def _install() -> None:
     run = Context.call_function
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        # An interrupt may come anywhere. Before `calls` counts this call, `watched` tells of that.
-        untraced = _thread.untraced
+        # An interrupt may come anywhere. Before the function is said to run, `watched` tells of that.
+        call = _thread.call or _Watched(None)
         within = within_function(name.decode()) if are_added() else None
         if within is None or not (within.lines or within.steps):
-            _thread.calls += 1
-            _thread.untraced = 0
+            call.runs = True
             return run(self, name, tensor_inputs, num_outputs)
         since, begun, number = _starts.value, _begun(within), next(_numbers)
         mine = _Call(within.lines, True)
         try:
-            _thread.calls += 1
-            _thread.untraced = 0
+            untraced = 0 if call.runs else call.untraced
+            call.runs = True
             for _ in range(untraced):
                 _give_up(replace(within, certain=frozenset()), since, begun, None)
             _under_way[number] = mine
@@ -166,49 +195,59 @@ def _install() -> None:
             _under_way.pop(number, None)
 
     Context.call_function = call_function
-    Function.__call__ = _watched(Function.__call__, lambda one: one._function_cache.values())
-    ConcreteFunction.__call__ = _watched(ConcreteFunction.__call__, lambda one: [one])
+    Function.__call__ = _watched(Function.__call__)
+    ConcreteFunction.__call__ = _watched(ConcreteFunction.__call__)
 
 
-def _watched(call: Any, traces: Any) -> Any:
-    """``call`` of a function; where it fails before the function runs, the lines of its ``traces`` hear of that."""
+def _traces_of(function: Any) -> list[Any]:
+    return [function] if isinstance(function, ConcreteFunction) else list(function._function_cache.values())
+
+
+def _watched(call: Any) -> Any:
+    """``call`` of a function; where it fails before the function runs, the lines of its traces hear of that."""
 
     @functools.wraps(call)
     def watched(self: Any, *args: Any, **kwds: Any) -> Any:
-        calls, before = _thread.calls, _thread.untraced
+        around = _thread.call
         # A call within a trace runs nothing, so it leaves the number for a later one.
-        untraced = _thread.untraced = _untraced.pop(self, 0) if _untraced and tf.executing_eagerly() else 0
+        mine = _Watched(self, untraced=_untraced.pop(self, 0) if _untraced and tf.executing_eagerly() else 0)
+        _thread.call = mine
         try:
             return call(self, *args, **kwds)
         except BaseException as error:
-            if calls == _thread.calls and tf.executing_eagerly():
-                _not_run(self, traces, error, untraced)
+            if not mine.runs and tf.executing_eagerly():
+                _not_run(self, error, mine.untraced)
             raise
         finally:
-            _thread.untraced = before
+            _thread.call = around
+            # A function may be called by way of its own trace.
+            if around is not None and mine.runs and any(one is self for one in _traces_of(around.function)):
+                around.runs = True
 
     return watched
 
 
-def _not_run(function: Any, traces: Any, error: BaseException, untraced: int) -> None:
+def _not_run(function: Any, error: BaseException, untraced: int) -> None:
     """A call has failed before the function ran. If its lines cannot be had, the job ends: the call's error stays."""
+    if not jobs.is_initialized():
+        return
     try:
-        known = traces(function)
+        known = _traces_of(function)
         if not known:
+            _remember_job()
             _untraced[function] = untraced + 1
         if not known or not are_added():
             return
         found = [within_function(one._inference_function.name.decode()) for one in known]
     except Exception as problem:
-        if jobs.is_initialized():
-            world().abort(
-                f"a function of TensorFlow has failed, and its operations are not known: {problem!r}"
-            )
+        world().abort(f"a function of TensorFlow has failed, and its operations are not known: {problem!r}")
         return
+    # Where the function may have other traces, it might have come to another one, with other operations.
+    is_sure = isinstance(function, ConcreteFunction) or function.input_signature is not None
     within = Within(
         lines=frozenset().union(*(one.lines for one in found)),
-        certain=frozenset.intersection(*(one.certain for one in found)),
-        steps=frozenset().union(*(one.steps for one in found)),
+        certain=frozenset.intersection(*(one.certain for one in found)) if is_sure else frozenset(),
+        steps=dict.fromkeys((ranks for one in found for ranks in one.steps), None),
     )
     since, begun = _starts.value, _begun(within)
     for _ in range(untraced):

@@ -107,7 +107,7 @@ class ReduceGradients:
         found = reduced_in_parts(grads, names, terms, others)
         if found is None:
             found = run(work, grads, [(one.dtype, one.shape) for one in grads])
-        if not tf.executing_eagerly():
+        if not tf.executing_eagerly() and terms.op != Adasum:  # that has no turn
             ranks = ranks_of(self.process_set).encode()
             found[0].op._set_attr(STEP, attr_value_pb2.AttrValue(s=ranks))
         return found

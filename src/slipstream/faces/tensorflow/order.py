@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,14 +50,14 @@ class _Ordered:
 class Within:
     """What a function has, with those that it calls: operations, and the lines of native ones.
 
-    ``certain``: the lines of those that run whenever the function does, in no condition and in no loop. ``steps``: the
-    ranks of the process sets whose gradients it reduces by Python.
+    ``certain``: the lines of those that run whenever the function does, in no condition and in no loop. ``steps``: by
+    the ranks of a process set, how often it reduces gradients of that by Python; None where a condition or a loop does.
     """
 
     operations: bool = False
     lines: frozenset[str] = frozenset()
     certain: frozenset[str] = frozenset()
-    steps: frozenset[str] = frozenset()
+    steps: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -151,16 +152,26 @@ def within_function(name: str) -> Within:
     nodes = context.context().get_function_def(name).node_def
     operations = any(one.op.startswith("Slipstream") or CALL in one.name for one in nodes)
     lines = frozenset(one.attr["line"].s.decode() for one in nodes if one.op == "SlipstreamStart")
-    steps = frozenset(one.attr[STEP].s.decode() for one in nodes if STEP in one.attr)
-    called = {called: one.op in _CALLS for one in nodes for called in _called_by(one) if called != name}
+    steps = Counter(one.attr[STEP].s.decode() for one in nodes if STEP in one.attr)
+    called = [(called, one.op in _CALLS) for one in nodes for called in _called_by(one) if called != name]
     found = [(Within(operations, lines, lines, steps), True)]
-    found += [(within_function(one), always) for one, always in called.items()]
+    found += [(within_function(one), always) for one, always in called]
     return Within(
         any(one.operations for one, _ in found),
         frozenset().union(*(one.lines for one, _ in found)),
         frozenset().union(*(one.certain for one, always in found if always)),
-        frozenset().union(*(one.steps for one, _ in found)),
+        _steps_of(found),
     )
+
+
+def _steps_of(found: Sequence[tuple[Within, bool]]) -> dict[str, int | None]:
+    """Of a function that calls others: what each of them has, and whether it runs whenever the function does."""
+    steps: dict[str, int | None] = {}
+    for one, always in found:
+        for ranks, times in one.steps.items():
+            before = steps.get(ranks, 0)
+            steps[ranks] = before + times if always and times is not None and before is not None else None
+    return steps
 
 
 def _install() -> None:
