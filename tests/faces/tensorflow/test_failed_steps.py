@@ -302,9 +302,7 @@ def check_before_the_function() -> None:
             with pytest.raises((TypeError, ValueError)):
                 step(tf.ones([1, 5]))
         else:
-            with pytest.raises(
-                tf.errors.FailedPreconditionError, match=f"rank {turn % hvd.size()} does not"
-            ):
+            with pytest.raises(tf.errors.FailedPreconditionError, match=f"rank {turn % hvd.size()} does not"):
                 step(tf.fill([1, 4], float(turn)))
         found = step(tf.fill([1, 4], float(turn))).numpy()
         np.testing.assert_array_equal(found, np.full(found.shape, turn * hvd.size()))
