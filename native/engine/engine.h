@@ -74,7 +74,7 @@ class Engine final : public Events {
 
   ShortMessages& short_messages() { return messages_; }
 
-  // One turn without blocking. True if anything moved. Without `works` it only takes in what has come, rarely by sockets.
+  // One turn without blocking. True if anything moved. Without `works` it takes in what has come, rarely by sockets.
   bool turn(bool works = true);
   // Sleeps until something happens, or a timer is due. Returns at once if there is work.
   void sleep(Time until);
