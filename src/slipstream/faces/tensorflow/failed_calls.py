@@ -68,11 +68,11 @@ _untraced: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 @dataclass
 class _Watched:
-    """A call of a function. While the function is traced, it may call others, which are no part of it."""
+    """A call of a function. While the function is traced, Python may call others, which are no part of it."""
 
     function: Any
-    runs: bool = False  # the function, for this call
-    untraced: int = 0  # calls before this one that have failed before the function could be traced
+    runs: bool = False  # the call has reached its function
+    untraced: int = 0  # calls before this one that failed before the function could be traced
 
 
 class _Thread(threading.local):
@@ -80,8 +80,8 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_doubted: set[str] = set()  # lines that a call of this job has given up
-_job: Any = None  # the one for which these are
+_given_up: set[str] = set()  # lines whose ranks hear of a call that has failed
+_job: Any = None  # the job of these, and of `_untraced`
 
 
 def are_seen() -> bool:
@@ -119,7 +119,7 @@ def _give_up(
         return
     # It may be that a rank has no more data, and joins.
     later = isinstance(error, tf.errors.OutOfRangeError | StopIteration)
-    _doubted.update(within.lines)
+    _given_up.update(within.lines)
     for line in within.lines:
         _core.tensorflow_give_up(line, since, line in within.certain, later)
     for ranks, count in begun.items():
@@ -141,9 +141,9 @@ def _forget() -> None:
     global _job
     _job = None
     _untraced.clear()
-    for line in _doubted:
+    for line in _given_up:
         _core.tensorflow_forget(line)
-    _doubted.clear()
+    _given_up.clear()
 
 
 def _is_within_another() -> bool:
@@ -171,7 +171,7 @@ def _install() -> None:
     run = Context.call_function
 
     def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        # An interrupt may come anywhere. Before the function is said to run, `watched` tells of that.
+        # An interrupt may come anywhere. As long as `runs` is false, `watched` tells of it.
         call = _thread.call or _Watched(None)
         within = within_function(name.decode()) if are_added() else None
         if within is None or not (within.lines or within.steps):
