@@ -18,7 +18,7 @@ namespace slipstream {
 
 class Channels {
  public:
-  struct Past {  // a work that is done
+  struct Past {  // a work, or a message without one, that is done
     uint32_t seq;
     Signature signature;
     Time at;

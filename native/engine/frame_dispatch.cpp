@@ -101,7 +101,7 @@ Error FrameDispatch::for_work(Link& link, const WorkHeader& frame, const Payload
   return keep_early(link, frame, payload);
 }
 
-// This rank is done with the work; at best the peer still wants an answer.
+// This rank is done with the work or message; at best the peer still wants an answer.
 Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const WorkHeader& frame, const Payload& payload) {
   link.release(payload);
   if (past.signature.hash() != frame.signature) {

@@ -103,7 +103,7 @@ class Line {
   uint64_t opening_ = 0;  // how often it was opened
   StartedSteps steps_;
   uint64_t given_up_ = 0;  // steps that have started nothing here, and of which others do not know
-  uint64_t doubtful_ = 0;  // steps that have started nothing here, and might not have without their failure
+  uint64_t doubtful_ = 0;  // since the rank joined: steps that have started nothing here, and perhaps would not have
 };
 
 // The line of this name; made at the first call.
