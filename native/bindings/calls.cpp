@@ -127,7 +127,7 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   drop_orphans();
   count_begun();
   if constexpr (kRun) {
-    const BoardCall call{request, request.form, at(src), at(dst), count, name, timeout};
+    const BoardCall call{request, request.form, at(src), at(dst), count, name, timeout, &request.route};
     if (!copy_in && !copy_out && !request.ragged && run_on_board(self, call, {keep})) return;
   }
   Request call = request.on_memory(at(src), at(dst), count, timeout, std::move(name));

@@ -87,6 +87,7 @@ void bind_options(nb::module_& m) {
       .def_rw("spin_us", &SessionOptions::spin_us)
       .def_rw("board_spin_us", &SessionOptions::board_spin_us)
       .def_rw("held_ns", &SessionOptions::held_ns)
+      .def_rw("relays", &SessionOptions::relays)
       .def_rw("busy_poll_us", &SessionOptions::busy_poll_us)
       .def_rw("board_ranks", &SessionOptions::board_ranks)
       .def_prop_rw(

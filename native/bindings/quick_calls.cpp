@@ -47,7 +47,7 @@ void QuickCalls::run(const CallRequest& request, std::byte* src, std::byte* dst,
   static const std::string no_name;
   drop_orphans();
   count_begun();
-  const BoardCall call{request, request.form, src, dst, count, no_name, timeout};
+  const BoardCall call{request, request.form, src, dst, count, no_name, timeout, &request.route};
   if (run_on_board(session_, call, keep)) return;
   Request by_messages = request.on_memory(src, dst, count, timeout);
   Handle(session_, session_->prepare(std::move(by_messages), request.channel), keep.all()).run();

@@ -76,7 +76,7 @@ nb::object tell(const std::shared_ptr<Session>& self, const CallRequest& request
   count_begun();
   BoardForm form = request.form;
   if (form.kind != BoardForm::Kind::none && !same) form.kind = BoardForm::Kind::told_each;
-  const BoardCall on_board{request, form, told.sent(), told.received(), 0, name, 0, &offsets};
+  const BoardCall on_board{request, form, told.sent(), told.received(), 0, name, 0, nullptr, &offsets};
   if (run_on_board(self, on_board, {owner})) return owner;
   Request call = request;
   call.spaces[0].offsets = std::move(offsets);

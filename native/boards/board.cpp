@@ -141,8 +141,15 @@ bool Board::look(const BoardCall& call) {
 }
 
 WorkPtr Board::end(const BoardCall& call, uint64_t number) {
+  WorkPtr work;
+  guarded([&] { work = decided(call, number); });
+  return work;
+}
+
+template <class F>
+void Board::guarded(F f) {
   try {
-    return decided(call, number);
+    f();
   } catch (...) {
     struct Abandoned {
       Board& board;
@@ -200,6 +207,40 @@ WorkPtr Board::given(const BoardCall& call, uint64_t number) {
   return work;
 }
 
+// ---- calls along a route
+
+uint64_t Board::begin_relay(const BoardCall& call) {
+  const uint64_t bytes = call.count * size_of(call.request.signature.dtype);
+  if (!call.route->any() || bytes == 0 || bytes > kMostRelayBytes || !host_.relays() || !host_.idle()) return 0;
+  uint64_t number = 0;
+  bool publishes = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (undecided_ != 0) return 0;
+    number = undecided_ = ++count_;
+    publishes = rows_.has_value();
+    if (publishes) {
+      join();
+      rows_->pass(number, 0);
+    }
+  }
+  if (publishes) guarded([&] { wake_others(*call.request.group, number, false); });
+  return number;
+}
+
+bool Board::relay(const BoardCall& call, uint64_t number, bool patient, std::vector<int>& missing) {
+  return host_.relay(call, number, patient, missing) == ShortMessages::State::taken;
+}
+
+WorkPtr Board::end_relay(const BoardCall& call, uint64_t number, bool done) {
+  WorkPtr work;
+  guarded([&] {
+    if (!done) work = host_.work_of(call, number);
+    settle(call, number, work, false);
+  });
+  return work;
+}
+
 void Board::abandon() {
   const std::lock_guard lock(mutex_);
   undecided_ = 0;
@@ -216,12 +257,12 @@ void Board::conclude(const BoardCall& call, uint64_t number) {
   call.conclude([&](int rank) { return rows_->posted(rank, number, call.bytes_of(rank)); });
 }
 
-void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work) {
+void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work, bool on_board) {
   const std::lock_guard lock(mutex_);
-  rows_->let_go();
+  if (rows_) rows_->let_go();
   undecided_ = 0;
   if (const auto lost = std::exchange(lost_, {}); lost != Clock::duration{}) worth_.lost_its_core(number, lost);
-  if (!std::exchange(slept_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
+  if (on_board && !std::exchange(slept_, false)) work ? worth_.went_by_messages(number) : worth_.done(number);
   if (work)
     host_.submit(work);
   else

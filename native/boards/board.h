@@ -24,6 +24,7 @@
 #include "boards/rows.h"
 #include "boards/worth.h"
 #include "engine/channels.h"
+#include "engine/short_messages.h"
 #include "engine/work.h"
 
 namespace slipstream {
@@ -35,6 +36,8 @@ class BoardHost {
   // Whether a call may go without the engine now: that has no works of this rank, and the session has not ended.
   virtual bool idle() const = 0;
   virtual bool ended() const = 0;
+  // Whether calls go along their routes, where they have one.
+  virtual bool relays() const { return false; }
   // Calls are tried on boards whatever that costs.
   virtual bool always() const { return false; }
   // How long a call looks before it sleeps.
@@ -60,6 +63,10 @@ class BoardHost {
   virtual void wake(const Group& group, const std::vector<BoardRows::Wake>& wakes, bool at_once) = 0;
   // A work that receives the message for which this rank has claimed the rank of the group `from`, in `sleeping`.
   virtual WorkPtr wake_from(int from, const Work& sleeping, uint64_t number, std::byte* place) = 0;
+
+  // This rank's part in `call`, along its route, without a work, if that can be.
+  virtual ShortMessages::State relay(const BoardCall& call, uint64_t number, bool patient,
+                                     std::vector<int>& missing) = 0;
 
   virtual bool traces() const = 0;
   virtual void trace(const BoardCall& call, Time begin) = 0;
@@ -96,6 +103,15 @@ class Board : public std::enable_shared_from_this<Board> {
   // Null: the call is done. Or the work that it has become. This thread looks no more.
   WorkPtr end(const BoardCall& call, uint64_t number);
 
+  // Begins a blocking call that goes along its route: the number of the operation. 0: that cannot be, and nothing has
+  // happened. Else end_relay() follows.
+  uint64_t begin_relay(const BoardCall& call);
+  // Looks for what has to come: for a moment or, if `patient`, for some. True if the call is done. `missing`: the ranks
+  // of the session that it waits for, if it has to.
+  bool relay(const BoardCall& call, uint64_t number, bool patient, std::vector<int>& missing);
+  // Null if it is `done`; or the work that it has become.
+  WorkPtr end_relay(const BoardCall& call, uint64_t number, bool done);
+
   // The latest operation that was done on the board.
   std::optional<Channels::Past> latest();
 
@@ -120,8 +136,11 @@ class Board : public std::enable_shared_from_this<Board> {
   WorkPtr given(const BoardCall& call, uint64_t number);
   void conclude(const BoardCall& call, uint64_t number);
   // The call is decided: this rank does not look for it any more. `work`: what it runs by messages.
-  void settle(const BoardCall& call, uint64_t number, const WorkPtr& work);
-  // The session has ended because of what decided() threw. Throws nothing.
+  void settle(const BoardCall& call, uint64_t number, const WorkPtr& work, bool on_board = true);
+  // What `f` throws ends the session: the others have seen the number of the call, or wait for it.
+  template <class F>
+  void guarded(F f);
+  // The session has ended because of that. Throws nothing.
   void abandon();
   void remember(const BoardCall& call, uint64_t number);
   void wake_others(const Group& group, uint64_t number, bool at_once);

@@ -1,7 +1,9 @@
 #include "boards/boards.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/log.h"
@@ -289,6 +291,21 @@ WorkPtr Boards::wake_from(int from, const Work& sleeping, uint64_t number, std::
   work->deferred = true;
   work->submitted = sleeping.submitted;
   return work;
+}
+
+ShortMessages::State Boards::relay(const BoardCall& call, uint64_t number, bool patient, std::vector<int>& missing) {
+  Signature signature = call.request.signature;
+  signature.count = call.count;
+  signature.name = call.name;
+  const uint64_t bytes = call.count * size_of(signature.dtype);
+  std::array<std::byte, kMostRelayBytes> partial;  // not initialised: written before it is read
+  const std::function pass_on = [&](std::span<const std::byte* const> come) {
+    return call.pass_on(come, partial.data());
+  };
+  const auto seq = static_cast<uint32_t>(number - 1);
+  return parts_.runner.relay_at_once(
+      {call.request.group->id, seq, signature, signature.hash(), bytes, call.route->from, call.route->to, pass_on},
+      patient, missing);
 }
 
 void Boards::trace(const BoardCall& call, Time begin) {

@@ -26,6 +26,7 @@ namespace slipstream {
 struct BoardOptions {
   int most_ranks = 16;            // of a group that has a board; 0: boards are off
   bool always = false;            // calls are tried whatever that costs: for tests
+  bool relays = false;            // calls that have a route go along it
   double timeout_seconds = 1800;  // of a call that has none of its own
   Clock::duration patience{};     // that a call looks before it sleeps
   Clock::duration held{};         // that it keeps its core before it yields
@@ -80,6 +81,7 @@ class Boards final : public BoardHandler, private BoardHost {
   bool idle() const override;
   bool ended() const override { return ended_.load(std::memory_order_acquire); }
   bool always() const override { return options_.always; }
+  bool relays() const override { return options_.relays && !parts_.trace.on(); }
   Clock::duration patience() const override { return options_.patience; }
   Clock::duration held() const override { return options_.held; }
   void want(const std::shared_ptr<Board>& board, const Group& group) override;
@@ -91,6 +93,7 @@ class Boards final : public BoardHandler, private BoardHost {
   void held_back() override { held_back_.store(true); }
   void wake(const Group& group, const std::vector<BoardRows::Wake>& wakes, bool at_once) override;
   WorkPtr wake_from(int from, const Work& sleeping, uint64_t number, std::byte* place) override;
+  ShortMessages::State relay(const BoardCall& call, uint64_t number, bool patient, std::vector<int>& missing) override;
   bool traces() const override { return parts_.trace.on(); }
   void trace(const BoardCall& call, Time begin) override;
 

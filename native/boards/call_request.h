@@ -10,7 +10,8 @@
 namespace slipstream {
 
 struct CallRequest : Request {
-  explicit CallRequest(Request request) : Request(std::move(request)), form(form_of(*this)) {}
+  explicit CallRequest(Request request)
+      : Request(std::move(request)), form(form_of(*this)), route(route_of(*this, form)) {}
 
   // A call on memory: `count` elements, where there are no tables.
   Request on_memory(std::byte* src, std::byte* dst, uint64_t count, double timeout, std::string name = {}) const {
@@ -25,6 +26,7 @@ struct CallRequest : Request {
   }
 
   BoardForm form;  // what such a call is to its group's board
+  Route route;     // of which, or without one
 };
 
 }  // namespace slipstream

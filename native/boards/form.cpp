@@ -124,7 +124,52 @@ class Reduction {
   std::array<std::array<std::byte, kBlockBytes>, 6> scratch_;  // not initialised: written before it is read
 };
 
+// The messages of a plan along a tree, if it is no more than that: one block, of which one message comes from, or goes
+// to, each peer, the former ones first.
+Route messages_of(const Plan& plan, const Group& group) {
+  Route route;
+  if (plan.blocks() != 1) return {};
+  for (const Step& step : plan.steps()) {
+    if (step.peer < 0) continue;
+    const Plan::Peer& peer = plan.peers()[static_cast<size_t>(plan.peer_index(step.peer))];
+    const bool sends = step.kind == StepKind::send;
+    if (peer.sends.size() + peer.recvs.size() != 1 || (!sends && !route.to.empty())) return {};
+    (sends ? route.to : route.from).push_back(group.ranks[static_cast<size_t>(step.peer)]);
+  }
+  return route;
+}
+
 }  // namespace
+
+Route route_of(const Request& request, const BoardForm& form) {
+  const bool is_tree = form.kind == BoardForm::Kind::broadcast || form.kind == BoardForm::Kind::reduce;
+  return is_tree ? messages_of(*request.plan, *request.group) : Route{};
+}
+
+const std::byte* BoardCall::pass_on(std::span<const std::byte* const> come, std::byte* partial) const {
+  const size_t bytes = count * size_of(request.signature.dtype);
+  if (form.kind == BoardForm::Kind::broadcast) {
+    const std::byte* const from = come.empty() ? src : come.front();
+    if (from != dst) std::memcpy(dst, from, bytes);
+    return dst;
+  }
+  const DType dtype = request.signature.dtype;
+  const bool is_root = request.signature.root == request.group->rank;
+  std::byte* const sum = is_root ? dst : partial;
+  const std::byte* own = src;
+  if (request.prescale != 1.0) {
+    scale(dtype, sum, own, count, request.prescale);
+    own = sum;
+  }
+  const ReduceFn reduce = reduce_fn(dtype, request.signature.op);
+  for (size_t i = 0; i < come.size(); ++i) {  // the lower rank's is on the left
+    const bool is_lower = request.group->index_of(route->from[i]) < request.group->rank;
+    reduce(sum, is_lower ? come[i] : own, is_lower ? own : come[i], count);
+    own = sum;
+  }
+  if (is_root) finish(dst, count);
+  return own;
+}
 
 BoardForm form_of(const Request& request) {
   BoardForm form;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,17 @@ struct BoardForm {
 // `request`: without memory.
 BoardForm form_of(const Request& request);
 
+constexpr uint64_t kMostRelayBytes = 16 << 10;  // of a message along a route
+
+// The ranks, in the session, from which this one takes a message in a collective along a tree, and those that it then
+// sends one to. Both empty: the collective is none of these.
+struct Route {
+  std::vector<int> from;
+  std::vector<int> to;
+  bool any() const { return !from.empty() || !to.empty(); }
+};
+Route route_of(const Request& request, const BoardForm& form);
+
 // A blocking call. All it refers to outlives it.
 struct BoardCall {
   const Request& request;  // without memory
@@ -45,6 +57,7 @@ struct BoardCall {
   uint64_t count = 0;  // elements, where there are no tables
   const std::string& name;
   double timeout_seconds = 0;
+  const Route* route = nullptr;                       // if it may go along one
   const std::vector<uint64_t>* own_blocks = nullptr;  // of told, if it is not the request's: where this rank's begin
 
   // Of a broadcast: this rank is the root, or another one is.
@@ -54,6 +67,10 @@ struct BoardCall {
   bool takes() const {
     return form.kind == BoardForm::Kind::broadcast && request.signature.root != request.group->rank;
   }
+
+  // Along the route: from what has come, in the order of `from`, to what is sent. The result is in its place then.
+  // `partial`: memory for a sum that this rank sends on.
+  const std::byte* pass_on(std::span<const std::byte* const> come, std::byte* partial) const;
 
   uint64_t hash() const;
   // What the rank of the group `member` contributes. A rank knows that of all, if they agree; but not what others tell:

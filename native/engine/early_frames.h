@@ -68,10 +68,15 @@ class EarlyFrames {
     }
   }
 
-  // The first frame of a work; null if none has arrived.
-  const EarlyFrame* first(const WorkKey& key) const {
+  // The frames of a work, in order of arrival; null if none has arrived.
+  const std::vector<EarlyFrame>* all(const WorkKey& key) const {
     const auto it = frames_.find(key);
-    return it == frames_.end() ? nullptr : &it->second.front();
+    return it == frames_.end() ? nullptr : &it->second;
+  }
+  // The first of them.
+  const EarlyFrame* first(const WorkKey& key) const {
+    const auto* const found = all(key);
+    return found == nullptr ? nullptr : &found->front();
   }
   // True if `peer` has sent a frame of that work.
   bool any_from(int peer, const WorkKey& key) const {

@@ -165,6 +165,19 @@ void Execution::peer_ready(int peer_index, Link& link, std::span<const std::byte
   try_open(peer_index);
 }
 
+// The peer may not submit this work before it has got a later one: a program may receive in another order than it
+// sends.
+void Execution::credit_came(int peer_index) {
+  SendGate& gate = gates_[static_cast<size_t>(peer_index)].sends;
+  const Plan::Peer& peer = plan_.peers()[static_cast<size_t>(peer_index)];
+  const uint64_t out = geometry_.traffic(peer).first;
+  if (gate.is_open() || gate.eager() || out > kEagerBytes) return;
+  const uint64_t cost = out + geometry_.frames(peer) * EagerCredit::kFrameCost;
+  if (!context_.fabric.credit(global_rank(peer.rank)).spend(cost)) return;
+  gate.set_eager();
+  try_open(peer_index);
+}
+
 void Execution::link_up(int peer_index) {
   say_ready(peer_index);
   try_open(peer_index);

@@ -64,6 +64,8 @@ class Execution {
   // The peer has submitted this work; `placement` is what its say_ready() sent.
   void peer_ready(int peer_index, Link& link, std::span<const std::byte> placement);
   void link_up(int peer_index);
+  // The peer has room again for what is sent without its leave.
+  void credit_came(int peer_index);
   // The link is going down, with its memory: takes over what has come through it and waits for its turn.
   void outlive(const Link& link) { held_.outlive(link); }
   // Asks peers that have not said `ready` to say it if they can.

@@ -59,6 +59,8 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
     }
     case MessageType::credit:
       fabric_.credit(peer).repaid(frame.chunk);
+      for (Execution* execution : executions_.in_order())
+        if (const int index = execution->peer_index(peer); index >= 0) execution->credit_came(index);
       return {};
     case MessageType::abort:
       if (auto error = decode_error({payload.data, payload.size})) {

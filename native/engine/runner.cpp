@@ -202,22 +202,48 @@ ShortMessages::State Runner::receive_at_once(ShortMessage& message, bool patient
     if (engine_.congested()) hand_over();
     return found;
   }
-  look_for_message(patient);
+  look_for_messages(patient, [&] { return messages.state() == State::waits; });
   messages.forget();
   return messages.state();
 }
 
-void Runner::look_for_message(bool patient) {
+ShortMessages::State Runner::relay_at_once(const Relay& relay, bool patient, std::vector<int>& missing) {
+  using State = ShortMessages::State;
+  const std::unique_lock lock(drive_, std::try_to_lock);
+  ShortMessages& messages = engine_.short_messages();
+  if (!lock.owns_lock() || guests_.load() != 0 || !messages.possible()) return State::needs_work;
+  const DefaultFloatState state;
+  bool begun = false;
+  guarded([&] { begun = messages.begin(relay); });
+  if (!begun) return State::needs_work;
+  State found = messages.state_of(relay);
+  if (found == State::waits) {
+    missing = messages.missing(relay);
+    look_for_messages(patient, [&] { return (found = messages.state_of(relay)) == State::waits; });
+  }
+  bool finished = false;
+  guarded([&] {
+    if (found == State::taken)
+      messages.finish(relay);
+    else
+      messages.give_up(relay);
+    finished = true;
+  });
+  if (engine_.congested()) hand_over();
+  return finished ? found : State::needs_work;
+}
+
+template <class Waits>
+void Runner::look_for_messages(bool patient, Waits waits) {
   bell_.disarm();
   caller_drives_.store(true);
   const Time begun = now();
   // What does not come in that time is a work, and then its caller looks as long as all do.
   const Clock::duration limit = patient ? std::min<Clock::duration>(kMessageLooks, patience_.looks) : patience_.held;
-  const auto waits = [this] {
-    return engine_.short_messages().state() == ShortMessages::State::waits && engine_.short_messages().possible() &&
-           guests_.load(std::memory_order_relaxed) == 0;
+  const auto may_look = [this] {
+    return engine_.short_messages().possible() && guests_.load(std::memory_order_relaxed) == 0;
   };
-  for (int looks = 1; waits(); ++looks) {
+  for (int looks = 1; waits() && may_look(); ++looks) {
     bool moved = false;
     guarded([&] { moved = engine_.turn(false); });
     if (++caller_turns_ % kTurnsPerTick == 0) tick(now());

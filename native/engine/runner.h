@@ -50,6 +50,10 @@ class Runner {
   // taken then, nothing has happened.
   ShortMessages::State receive_at_once(ShortMessage& message, bool patient);
 
+  // Any thread: the same for this rank's part in a collective. Unless it is taken then, nothing has happened.
+  // `missing`: the ranks that it waits for, if it has to.
+  ShortMessages::State relay_at_once(const Relay& relay, bool patient, std::vector<int>& missing);
+
   // Any thread but one that drives: runs `f` as the driver, then hands over. Whoever drives now makes room at once.
   template <class F>
   void as_driver(F f) {
@@ -114,8 +118,9 @@ class Runner {
   bool take_over(std::unique_lock<std::mutex>& lock);
   // With the lock held: drives until `work` is done, the deadline passes or a guest comes, then hands over.
   bool drive_for(Work& work, Time deadline);
-  // With the lock held: turns until the message that is expected has been taken, or needs a work, or a guest comes.
-  void look_for_message(bool patient);
+  // With the lock held: turns while `waits()`, until a work has to be made, or a guest comes.
+  template <class Waits>
+  void look_for_messages(bool patient, Waits waits);
   // With the lock held: what is left to do wakes the engine thread, unless that `will_look` soon, and so does what
   // comes later. The driver may have read the event of a bell that had been rung for that thread.
   void hand_over(bool will_look = false);

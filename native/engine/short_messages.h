@@ -1,11 +1,13 @@
 // Short messages that need no work: sent, or taken, by the thread that calls, where nothing else of the session is
-// under way. For the other end they are as all messages are, and an end that cannot do so makes a work. Driver's thread
-// only.
+// under way. For the other end they are as all messages are, and an end that cannot do so makes a work. So are this
+// rank's parts in collectives along trees. Driver's thread only.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "engine/channels.h"
@@ -29,6 +31,22 @@ struct ShortMessage {
   uint64_t bytes;
   Signature signature;
   uint32_t hash;  // of that
+};
+
+// This rank's part in a collective along a tree: it takes one message from each of some ranks, and then sends one to
+// each of others.
+struct Relay {
+  static constexpr size_t kMost = 16;  // ranks that send to this one
+
+  uint64_t channel;
+  uint32_t seq;
+  const Signature& signature;
+  uint32_t hash;              // of that
+  uint64_t bytes;             // of each message
+  std::span<const int> from;  // global ranks
+  std::span<const int> to;
+  // What has come, in the order of `from`, to what is sent.
+  const std::function<const std::byte*(std::span<const std::byte* const>)>& pass_on;
 };
 
 class ShortMessages {
@@ -62,20 +80,37 @@ class ShortMessages {
   // Afterwards nothing of the message is used. If it was not taken, nothing has happened.
   void forget() { expected_ = nullptr; }
 
-  // The latest messages, the oldest first: the number of each in its channel. Channels::past() tells what they were.
-  std::vector<WorkKey> latest() const;
+  // Takes credit for what the relay will send. False, and nothing has happened, if it has to be a work. To be asked
+  // only if possible().
+  bool begin(const Relay& relay);
+  // Whether all has come. What comes is kept as it is for a work, so nothing is lost if the relay becomes one.
+  State state_of(const Relay& relay) const;
+  // The ranks whose messages have not come.
+  std::vector<int> missing(const Relay& relay) const;
+  // One of these ends it: either all has been `taken`, or it becomes a work.
+  void finish(const Relay& relay);
+  void give_up(const Relay& relay);
+
+  struct Past {  // Channels::past() tells what it was
+    WorkKey key;
+    std::vector<int> peers;  // global ranks
+  };
+  // The latest messages and relays, the oldest first.
+  std::vector<Past> latest() const;
 
  private:
   static constexpr size_t kRemembered = Ledger::kRemembered;
 
   bool take_expected(Link& link, const WorkHeader& frame, const Payload& payload);
-  void remember(const ShortMessage& message, uint32_t seq);
+  bool reaches(int peer) const { return parts_.fabric.up(peer) != nullptr && parts_.fabric.shares_memory(peer); }
+  // To be followed by the peers.
+  std::vector<int>& remember(uint64_t channel, uint32_t seq, const Signature& signature);
 
   const Parts parts_;
   ShortMessage* expected_ = nullptr;
   uint32_t seq_ = 0;  // of that
   State state_ = State::waits;
-  std::array<WorkKey, kRemembered> latest_{};
+  std::array<Past, kRemembered> latest_{};
   size_t count_ = 0;
 };
 

@@ -42,11 +42,12 @@ void StallQuestions::ask(const WorkKey& work, const Signature& signature, int pe
   describe(work, signature, peer, kAskOnly);
 }
 
-void StallQuestions::describe_latest(const std::vector<WorkKey>& messages) {
-  for (const WorkKey& key : messages) {
+void StallQuestions::describe_latest(const std::vector<ShortMessages::Past>& messages) {
+  for (const auto& [key, peers] : messages) {
     const Channels::Past* const past = channels_.past(key.channel, key.seq);
-    if (past == nullptr || fabric_.up(past->signature.other_side) == nullptr) continue;
-    describe(key, past->signature, past->signature.other_side, kLeaves);
+    if (past == nullptr) continue;
+    for (const int peer : peers)
+      if (fabric_.up(peer) != nullptr) describe(key, past->signature, peer, kLeaves);
   }
   for (const Ledger::Entry& entry : ledger_.latest()) {
     const Request& request = entry.work->request;
@@ -83,13 +84,13 @@ Error StallQuestions::compare_last_words(const Work& work) {
 Error StallQuestions::differs(Execution& execution, int peer) {
   const Request& ours = execution.work()->request;
   if (fabric_.gone(peer)) return unlike(peer, ours);
-  execution.stall.differ.insert(peer);
+  execution.stall.differ.try_emplace(peer, now());
   describe({ours.channel, ours.seq}, ours.signature, peer);
   return {};
 }
 
 Error StallQuestions::unlike(int peer, const Request& ours) const {
-  return mismatch(ours.seq, ours.signature, peer, "another one; it has ended since, so its arguments are not known");
+  return mismatch(ours.seq, ours.signature, peer, "another one, whose arguments are not known any more");
 }
 
 namespace {

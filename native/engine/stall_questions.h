@@ -18,6 +18,7 @@
 #include "engine/ledger.h"
 #include "engine/quota.h"
 #include "engine/receives.h"
+#include "engine/short_messages.h"
 #include "engine/wait_report.h"
 
 namespace slipstream {
@@ -40,7 +41,7 @@ class StallQuestions {
   // The same, but `peer` only answers.
   void ask(const WorkKey& work, const Signature& signature, int peer);
   // This rank leaves. `messages`: its latest that were no works.
-  void describe_latest(const std::vector<WorkKey>& messages);
+  void describe_latest(const std::vector<ShortMessages::Past>& messages);
   // A peer has described a work. An error if it is another work than this rank's of that number.
   [[nodiscard]] Error described(int peer, const WorkHeader& frame, const std::string& theirs);
   // `work` begins. An error if a rank that has left since says that it called another work of that number.

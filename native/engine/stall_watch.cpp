@@ -12,8 +12,9 @@ namespace {
 
 constexpr double kEndlessSeconds = 1e9;  // ENDLESS of slipstream.comm.negotiation.messages
 constexpr double kAskAgainSeconds = 5;
-constexpr int kMostQuestions = 100;  // in kAskAgainSeconds: about the works that have waited longest
-constexpr int kMostWarnings = 8;     // in `warn_seconds`
+constexpr double kExplainSeconds = 2;  // for a rank that has called another operation to say which
+constexpr int kMostQuestions = 100;    // in kAskAgainSeconds: about the works that have waited longest
+constexpr int kMostWarnings = 8;       // in `warn_seconds`
 
 }  // namespace
 
@@ -62,6 +63,9 @@ Error StallWatch::watch(Execution& execution, Time now) {
   const bool ask = must_ask(stall, now);
   for (const int rank : ranks) {
     if (fabric_.gone(rank)) continue;
+    const auto differs = stall.differ.find(rank);
+    if (differs != stall.differ.end() && now - differs->second >= seconds(kExplainSeconds))
+      return questions_.unlike(rank, request);
     if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, *execution.work());
     if (ask && fabric_.up(rank) != nullptr)
       questions_.describe({request.stands_for != 0 ? request.stands_for : request.channel, request.seq},

@@ -42,8 +42,12 @@ TcpOptions tcp_options(const SessionOptions& options) {
 }
 
 BoardOptions board_options(const SessionOptions& options) {
-  return {options.board_ranks, options.board_always, options.timeout_seconds,
-          std::chrono::microseconds(options.board_spin_us), std::chrono::nanoseconds(options.held_ns)};
+  return {options.board_ranks,
+          options.board_always,
+          options.relays,
+          options.timeout_seconds,
+          std::chrono::microseconds(options.board_spin_us),
+          std::chrono::nanoseconds(options.held_ns)};
 }
 
 Runner::Patience patience_of(const SessionOptions& options) {

@@ -47,6 +47,7 @@ struct SessionOptions {
   int held_ns = 1000;         // how long it keeps its core before it yields
   int busy_poll_us = 0;       // of sockets
   bool board_always = false;  // small operations are tried on boards whatever that costs: for tests
+  bool relays = false;        // small broadcasts and reductions go along trees without a work where they can
   int board_ranks = 16;       // small operations of at most so many ranks of this host go over a board where they can
   std::shared_ptr<Counters> counters = nullptr;  // where operations are counted, by any thread; the session makes it
   LinkOptions link{};                            // its `cpus` are the engine thread's too

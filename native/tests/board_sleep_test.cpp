@@ -35,6 +35,9 @@ class EndedHost final : public BoardHost {
   void held_back() override {}
   void wake(const Group&, const std::vector<BoardRows::Wake>&, bool) override {}
   WorkPtr wake_from(int, const Work&, uint64_t, std::byte*) override { return std::make_shared<Work>(Request{}); }
+  ShortMessages::State relay(const BoardCall&, uint64_t, bool, std::vector<int>&) override {
+    return ShortMessages::State::needs_work;
+  }
   bool traces() const override { return false; }
   void trace(const BoardCall&, Time) override {}
 

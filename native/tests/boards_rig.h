@@ -133,10 +133,11 @@ inline std::shared_ptr<const Plan> direct(int rank, int n, bool reduces) {
 
 class Rank {
  public:
-  Rank(int r, int n, bool boards, double timeout) : session(options(r, n, boards, timeout)) {}
+  Rank(int r, int n, bool boards, double timeout, bool relays) : session(options(r, n, boards, timeout, relays)) {}
 
   std::shared_ptr<const Group> group;
   Session session;
+  std::atomic<int> relayed{0};  // calls that went along a route, without a work
 
   struct Call {
     Request request;
@@ -242,7 +243,14 @@ class Rank {
   WorkPtr begin(const Call& call) {
     if (call.form.kind != BoardForm::Kind::none && call.request.group->board != nullptr) {
       Board& board = *call.request.group->board;
-      const BoardCall small{call.request, call.form, call.src, call.dst, call.count, call.name, call.timeout};
+      const Route route = route_of(call.request, call.form);
+      const BoardCall small{call.request, call.form, call.src, call.dst, call.count, call.name, call.timeout, &route};
+      if (const uint64_t number = board.begin_relay(small); number != 0) {
+        std::vector<int> missing;
+        const bool done = board.relay(small, number, false, missing) || board.relay(small, number, true, missing);
+        relayed += done ? 1 : 0;
+        return board.end_relay(small, number, done);
+      }
       if (const uint64_t number = board.begin(small); number != 0) {
         if (!board.look_at_once()) board.look(small);
         return board.end(small, number);
@@ -264,7 +272,7 @@ class Rank {
   std::byte token{};
 
  private:
-  static SessionOptions options(int r, int n, bool boards, double timeout) {
+  static SessionOptions options(int r, int n, bool boards, double timeout, bool relays) {
     SessionOptions o;
     o.rank = r;
     o.size = n;
@@ -273,6 +281,7 @@ class Rank {
     o.timeout_seconds = timeout;
     o.board_ranks = boards ? n : 0;
     o.board_always = true;
+    o.relays = relays;
     o.spin_us = 20;
     return o;
   }
@@ -280,10 +289,11 @@ class Rank {
 
 class Host {
  public:
-  explicit Host(int n, double timeout = 60, int off = -1) {
+  // `off`: a rank without boards. `relays`: of the ranks, one bit each, those whose calls go along routes.
+  explicit Host(int n, double timeout = 60, int off = -1, unsigned relays = 0) : relays_(relays != 0) {
     std::vector<PeerAddress> all;
     for (int r = 0; r < n; ++r) {
-      ranks_.push_back(std::make_unique<Rank>(r, n, r != off, timeout));
+      ranks_.push_back(std::make_unique<Rank>(r, n, r != off, timeout, (relays >> r & 1) != 0));
       all.push_back({"here", true, ranks_.back()->session.listen_shm(), {}, 0});
     }
     std::vector<int> everyone(static_cast<size_t>(n));
@@ -297,6 +307,7 @@ class Host {
     each([](int, Rank& rank) { rank.session.close(); });
   }
   int size() const { return static_cast<int>(ranks_.size()); }
+  bool relays() const { return relays_; }
   Rank& at(int r) { return *ranks_[static_cast<size_t>(r)]; }
   template <class F>
   void each(F f) {
@@ -323,6 +334,7 @@ class Host {
   }
 
  private:
+  const bool relays_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
@@ -353,6 +365,50 @@ inline std::vector<std::byte> numbers(DType dtype, size_t count, uint32_t seed) 
   else
     cast(DType::f32, dtype, at, values.data(), count);
   return found;
+}
+
+// ---- what tests do with them
+
+// How many operations this rank has done on the board of `group`, of those it has called just now.
+inline bool was_on_board(const Rank& rank, uint32_t number) {
+  const auto latest = rank.group->board->latest();
+  return latest && latest->seq == number;
+}
+
+// One call on all ranks over the board and by messages: both give the same bytes. Returns whether it was on the board.
+inline bool compare(Host& host, Rank::Kind kind, DType dtype, Op op, uint64_t count, bool in_place, double scale_by) {
+  const int n = host.size();
+  std::atomic<int> on_board{0};
+  host.each([&](int r, Rank& rank) {
+    const size_t elements = (count + 2) * static_cast<size_t>(n);
+    auto in = numbers(dtype, elements, static_cast<uint32_t>(r) * 1000 + static_cast<uint32_t>(count));
+    std::vector<std::byte> out(elements * size_of(dtype) + 1), by_messages(out), both(in);
+    const bool same = in_place && (kind == Rank::Kind::all_reduce || kind == Rank::Kind::tree_all_reduce ||
+                                   kind == Rank::Kind::broadcast || kind == Rank::Kind::reduce);
+    std::byte* src = (same ? both : in).data() + 1;
+    std::byte* dst = (same ? both : out).data() + 1;
+    rank.barrier();
+    const auto call = rank.call(kind, dtype, op, src, dst, count, scale_by, 1 / scale_by);
+    rank.well(call);
+    const WorkPtr work =
+        rank.submit(rank.call(kind, dtype, op, in.data() + 1, by_messages.data() + 1, count, scale_by, 1 / scale_by));
+    rank.session.wait(*work, Time::max());
+    CHECK_EQ(work->error().text, std::string());
+    on_board += was_on_board(rank, work->request.seq - 1) ? 1 : 0;
+    const auto& outputs = call.request.spaces[1].offsets;
+    const size_t bytes = (outputs.empty() ? call.count : outputs.back()) * size_of(dtype);
+    const bool gets = kind != Rank::Kind::reduce || call.request.signature.root == r;
+    if (gets && std::memcmp(dst, by_messages.data() + 1, bytes) != 0)
+      CHECK_EQ(std::string(name_of(dtype)) + " " + name_of(op) + ", " + std::to_string(count) + " elements",
+               std::string("as by messages"));
+  });
+  CHECK(on_board == 0 || on_board == n || host.relays());  // all decide alike; what goes along routes, each by itself
+  return on_board > 0;
+}
+
+inline void work_for(std::chrono::microseconds time) {
+  for (const Time end = now() + time; now() < end;) {
+  }
 }
 
 }  // namespace slipstream::testing

@@ -16,47 +16,6 @@
 
 namespace slipstream::testing {
 
-namespace {
-
-// How many operations this rank has done on the board of `group`, of those it has called just now.
-bool was_on_board(const Rank& rank, uint32_t number) {
-  const auto latest = rank.group->board->latest();
-  return latest && latest->seq == number;
-}
-
-// One call on all ranks over the board and by messages: both give the same bytes. Returns whether it was on the board.
-bool compare(Host& host, Rank::Kind kind, DType dtype, Op op, uint64_t count, bool in_place, double scale_by) {
-  const int n = host.size();
-  std::atomic<int> on_board{0};
-  host.each([&](int r, Rank& rank) {
-    const size_t elements = (count + 2) * static_cast<size_t>(n);
-    auto in = numbers(dtype, elements, static_cast<uint32_t>(r) * 1000 + static_cast<uint32_t>(count));
-    std::vector<std::byte> out(elements * size_of(dtype) + 1), by_messages(out), both(in);
-    const bool same = in_place && (kind == Rank::Kind::all_reduce || kind == Rank::Kind::tree_all_reduce ||
-                                   kind == Rank::Kind::broadcast || kind == Rank::Kind::reduce);
-    std::byte* src = (same ? both : in).data() + 1;
-    std::byte* dst = (same ? both : out).data() + 1;
-    rank.barrier();
-    const auto call = rank.call(kind, dtype, op, src, dst, count, scale_by, 1 / scale_by);
-    rank.well(call);
-    const WorkPtr work =
-        rank.submit(rank.call(kind, dtype, op, in.data() + 1, by_messages.data() + 1, count, scale_by, 1 / scale_by));
-    rank.session.wait(*work, Time::max());
-    CHECK_EQ(work->error().text, std::string());
-    on_board += was_on_board(rank, work->request.seq - 1) ? 1 : 0;
-    const auto& outputs = call.request.spaces[1].offsets;
-    const size_t bytes = (outputs.empty() ? call.count : outputs.back()) * size_of(dtype);
-    const bool gets = kind != Rank::Kind::reduce || call.request.signature.root == r;
-    if (gets && std::memcmp(dst, by_messages.data() + 1, bytes) != 0)
-      CHECK_EQ(std::string(name_of(dtype)) + " " + name_of(op) + ", " + std::to_string(count) + " elements",
-               std::string("as by messages"));
-  });
-  CHECK(on_board == 0 || on_board == n);  // all decide alike
-  return on_board > 0;
-}
-
-}  // namespace
-
 TEST(every_operation_gives_the_bits_of_messages) {
   for (const int n : {2, 3, 4, 5, 6, 7, 8, 11}) {
     Host host(n);
@@ -108,11 +67,6 @@ TEST(groups_of_many_ranks) {
 }
 
 namespace {
-
-void work_for(std::chrono::microseconds time) {
-  for (const Time end = now() + time; now() < end;) {
-  }
-}
 
 // One operation of many, which all ranks call in one order, each in its own way.
 struct Step {
@@ -217,18 +171,20 @@ void run_steps(Rank& rank, const std::shared_ptr<const Group>& group, uint32_t s
 }  // namespace
 
 TEST(each_rank_calls_in_its_own_way) {
-  for (const int n : {2, 3, 4, 6}) {
-    Host host(n);
-    host.each([&](int r, Rank& rank) {
-      run_steps(rank, rank.group, static_cast<uint32_t>(n), 1500, static_cast<uint32_t>(100 * n + r));
-      CHECK(rank.group->board->latest().has_value());
-    });
-  }
+  for (const int n : {2, 3, 4, 6})
+    for (const unsigned relays : {0U, ~0U, 5U}) {
+      Host host(n, 60, -1, relays);
+      host.each([&](int r, Rank& rank) {
+        run_steps(rank, rank.group, static_cast<uint32_t>(n), 1000, static_cast<uint32_t>(100 * n + r));
+        CHECK(rank.group->board->latest().has_value());
+        CHECK_EQ(rank.relayed > 0, (relays >> r & 1) != 0);
+      });
+    }
 }
 
 TEST(threads_of_a_rank_call_on_groups_of_their_own) {
   constexpr int kRanks = 4, kThreads = 3;
-  Host host(kRanks);
+  Host host(kRanks, 60, -1, 0b1101);
   host.each([&](int r, Rank& rank) {
     std::vector<std::jthread> threads;
     for (int t = 0; t < kThreads; ++t) {
@@ -245,12 +201,13 @@ TEST(threads_of_a_rank_call_on_groups_of_their_own) {
 
 TEST(threads_of_a_rank_call_on_one_group) {
   constexpr int kCalls = 1000;
-  for (const Rank::Kind kind : {Rank::Kind::all_reduce, Rank::Kind::broadcast}) {
-    Host host(3);
+  for (const auto& [kind, relays] : {std::pair(Rank::Kind::all_reduce, 0U), std::pair(Rank::Kind::broadcast, 0U),
+                                     std::pair(Rank::Kind::broadcast, 7U)}) {
+    Host host(3, 60, -1, relays);
     host.each([&](int r, Rank& rank) {
       std::vector<std::jthread> threads;
       for (int t = 0; t < 2; ++t)
-        threads.emplace_back([&rank, t, r, kind] {
+        threads.emplace_back([&rank, t, r, kind = kind] {
           for (int i = 0; i < kCalls; ++i) {  // all alike: their order is undefined
             std::array<int64_t, 3> x{1, 2, kind == Rank::Kind::all_reduce ? 3 : r == 0 ? 9 : 0};
             auto* at = reinterpret_cast<std::byte*>(x.data());
@@ -364,20 +321,21 @@ TEST(ranks_that_differ_learn_of_both_sides) {
 
 TEST(ranks_that_differ_in_a_broadcast_learn_of_both_sides) {
   using Kind = Rank::Kind;
-  for (int what = 0; what < 4; ++what)
+  for (int what = 0; what < 8; ++what)
     for (const int late : {-1, 0, 1}) {
-      Host host(2);
+      Host host(2, 60, -1, what < 4 ? 0U : 3U);
       host.warm_up();
       std::atomic<int> mismatches{0};
       host.each([&](int r, Rank& rank) {
         std::array<double, 8> x{};
         auto* at = reinterpret_cast<std::byte*>(x.data());
         // 2 elements come from rank 0, and 3 from rank 1
-        auto call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, what == 1 ? 3 : 2);
-        if (r == 1 && what == 0) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 3);  // both are roots
-        if (r == 1 && what == 1) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 2);  // none is
-        if (r == 1 && what == 2) call = rank.call(Kind::all_reduce, DType::f32, Op::sum, at, at, 2);
-        if (r == 0 && what == 3) call = rank.call(Kind::broadcast, DType::i32, Op::sum, at, at, 2);
+        auto call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, what % 4 == 1 ? 3 : 2);
+        if (r == 1 && what % 4 == 0)
+          call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 3);  // both are roots
+        if (r == 1 && what % 4 == 1) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 2);  // none is
+        if (r == 1 && what % 4 == 2) call = rank.call(Kind::all_reduce, DType::f32, Op::sum, at, at, 2);
+        if (r == 0 && what % 4 == 3) call = rank.call(Kind::broadcast, DType::i32, Op::sum, at, at, 2);
         if (r == late) work_for(std::chrono::milliseconds(2));
         Error error;
         rank.run(call, error);

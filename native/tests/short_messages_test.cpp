@@ -174,6 +174,33 @@ TEST(a_sender_does_not_run_ahead_without_end) {
   CHECK(send_at_once(sends, message(0, 1), data.data(), data.size()));
 }
 
+TEST(messages_that_are_taken_in_another_order_give_their_room_back) {
+  constexpr size_t kBytes = 16000;
+  constexpr int kRounds = 200;  // three times what a receiver may hold
+  for (const Wire wire : {Wire::shm, Wire::tcp})
+    for (const bool tries : {false, true}) {
+      Ranks ranks(wire, 2);
+      meet(ranks);
+      ranks.each([&](int r, RankUnderTest& rank) {
+        Session& session = session_of(rank);
+        std::vector<std::byte> data(kBytes);
+        for (int round = 0; round < kRounds; ++round)
+          for (const int tag : {r, 1 - r}) {
+            const Request request = message(r, tag);
+            if (r == 0) data.assign(kBytes, value(static_cast<size_t>(round), static_cast<size_t>(tag)));
+            const bool done = tries && (r == 0 ? send_at_once(session, request, data.data(), kBytes)
+                                               : received(session, request, data.data(), kBytes, true));
+            if (!done) {
+              const WorkPtr work = as_work(session, request, data.data(), kBytes);
+              if (!session.run(work, now() + seconds(20))) return CHECK_EQ(round, kRounds);
+              CHECK_EQ(work->error().text, std::string());
+            }
+            CHECK(data.back() == value(static_cast<size_t>(round), static_cast<size_t>(tag)));
+          }
+      });
+    }
+}
+
 TEST(what_does_not_fit_is_an_error_that_names_both) {
   for (const bool leaves : {false, true}) {
     Ranks ranks(Wire::shm, 2);

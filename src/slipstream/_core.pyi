@@ -184,6 +184,7 @@ class SessionOptions:
     spin_us: int
     board_spin_us: int
     held_ns: int
+    relays: bool
     busy_poll_us: int
     board_ranks: int
     report_pipe: tuple[int, int]

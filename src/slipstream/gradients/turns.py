@@ -86,7 +86,7 @@ class _Turns:
         self._numbers = Numbers()
         self._checks = False  # a rank has lacked an exchange: ranks may number others differently
         self._failed = 0  # steps of this rank, since ranks have joined
-        self._compared = 0  # of them: when this rank last waited for what the others say
+        self._compared = 0  # of them, those that this rank has compared with the others'
         self.begun = 0
         """How many turns this rank has begun."""
 

@@ -162,6 +162,54 @@ def check_later_trace() -> str:
     return check_trace(3)
 
 
+def check_second_trace() -> str:
+    """The function makes a variable, so its first call traces it twice; rank 0 fails in the second trace."""
+    made: list[Any] = []
+    traces = []
+
+    @tf.function
+    def step(x: Any) -> Any:
+        traces.append(x)
+        if not made:
+            made.append(tf.Variable(0.0))
+        if len(traces) == 2 and hvd.rank() == 0:
+            raise ValueError("cannot be traced")
+        return hvd.allreduce(x, op=hvd.Sum) + made[0]
+
+    return _until_the_end(lambda number: step(tf.constant(float(number))).numpy())
+
+
+def check_made_anew() -> str:
+    """Each step makes its function; rank 0 cannot trace the third one."""
+
+    def call(number: int) -> Any:
+        @tf.function
+        def step(x: Any) -> Any:
+            if number == 3 and hvd.rank() == 0:
+                raise ValueError("cannot be traced")
+            return hvd.allreduce(x, op=hvd.Sum)
+
+        return step(tf.constant(float(number))).numpy()
+
+    return _until_the_end(call)
+
+
+def check_then_concrete() -> str:
+    """Rank 0 cannot trace the function. All go on with concrete functions of it."""
+
+    @tf.function
+    def step(x: Any) -> Any:
+        if x.shape[0] == 5:
+            raise ValueError("cannot be traced")
+        return hvd.allreduce(x[0], op=hvd.Sum)
+
+    def call(number: int) -> Any:
+        x = tf.fill([5 if hvd.rank() == 0 and number == 1 else 4], float(number))
+        return (step if number == 1 else step.get_concrete_function(x))(x).numpy()
+
+    return _until_the_end(call)
+
+
 def check_end_of_data(in_condition: bool) -> str:
     """The data of rank 0 end inside the function, and it goes on with other data in place of a join."""
     variable = tf.Variable(0.0)
@@ -288,7 +336,17 @@ def test_the_job_goes_on(ranks: Any, check: Any) -> None:
     ranks(check)
 
 
-@pytest.mark.parametrize("check", [check_first_trace, check_later_trace, check_condition])
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_first_trace,
+        check_later_trace,
+        check_second_trace,
+        check_made_anew,
+        check_then_concrete,
+        check_condition,
+    ],
+)
 def test_the_job_ends(short_lived: Ranks, check: Any) -> None:
     for text in short_lived(check):
         assert "a step has failed on rank 0, and not on all others" in text, text

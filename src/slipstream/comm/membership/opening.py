@@ -69,6 +69,7 @@ def _session_options(settings: Settings, member: Membership) -> _core.SessionOpt
     waits = patience(member.local_size, cores, cpu_quota())
     options.spin_us, options.board_spin_us, options.busy_poll_us = waits.call, waits.small_call, waits.sockets
     options.held_ns = waits.held
+    options.relays = waits.relays
     options.report_pipe = report_pipe() or options.report_pipe
     options.board_ranks = max(_BOARD_RANKS, cores) if settings.board == "on" else 0
     options.link = link_options(settings, chosen_cpus(settings, one_host=len(set(member.host_ids)) == 1))

@@ -17,13 +17,16 @@ _MOST_RANKS_A_CORE = 4  # beyond, a turn of all that look takes longer than to b
 class Patience(NamedTuple):
     """Microseconds: in any call, in a small call over shared memory, and in the kernel on behalf of sockets.
 
-    ``held``: nanoseconds for which a caller keeps its core before it yields it.
+    ``held``: nanoseconds for which a caller keeps its core before it yields it. ``relays``: small broadcasts and
+    reductions go along trees, in which the root of a broadcast waits for nobody. Where each rank has a core, a board
+    (native/boards), on which all meet, takes less time.
     """
 
     call: int
     small_call: int
     sockets: int
     held: int = 1000
+    relays: bool = False
 
 
 def patience(ranks: int, cores: int, quota: float | None) -> Patience:
@@ -32,4 +35,6 @@ def patience(ranks: int, cores: int, quota: float | None) -> Patience:
         return Patience(0, 10, 0)
     if ranks <= cores:
         return Patience(50, 50, 50)
-    return Patience(200 if ranks <= _MOST_RANKS_A_CORE * cores else 0, 1000, 0, held=300)
+    if ranks <= _MOST_RANKS_A_CORE * cores:
+        return Patience(200, 1000, 0, held=300, relays=True)
+    return Patience(0, 1000, 0, held=300)

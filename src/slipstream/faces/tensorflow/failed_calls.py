@@ -18,7 +18,6 @@ import functools
 import itertools
 import sys
 import threading
-import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,13 +56,19 @@ class _Call:
     alone: bool  # no other call has used one of these lines so far
 
 
+_INITIALISES = b"__inference_initialize_variables_"
+"""How the names begin of TensorFlow's functions that initialise variables which a function has made."""
+
 _numbers = itertools.count()  # of calls
 _under_way: dict[int, _Call] = {}
 _starts = ctypes.c_uint64.from_address(_core.tensorflow_starts())
 
 
-_untraced: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many calls of a function have failed in this job before it could be traced for any arguments."""
+_untraced: dict[tuple[str, Any], int] = {}
+"""How many calls in this job have failed before their function could be traced for any arguments.
+
+By the name and the code of the function: a program may make it anew for each step, or go on with a concrete function.
+"""
 
 
 @dataclass
@@ -72,7 +77,6 @@ class _Watched:
 
     function: Any
     runs: bool = False  # the call has reached its function
-    untraced: int = 0  # calls before this one that failed before the function could be traced
 
 
 class _Thread(threading.local):
@@ -127,6 +131,27 @@ def _give_up(
             turns.given_up(count, within.steps[ranks])
 
 
+def _key_of(function: Any) -> tuple[str, Any]:
+    """The name and the code of a function; a concrete one has no code."""
+    if isinstance(function, ConcreteFunction):
+        return function.graph.name, None
+    python = function.python_function
+    while isinstance(python, functools.partial):
+        python = python.func
+    return function.name, getattr(python, "__code__", type(python))
+
+
+def _tell_untraced(function: Any, within: Within, since: int, begun: dict[str, int]) -> None:
+    """The lines of ``function`` hear of its calls before that could not be traced."""
+    if not _untraced or function is None or not (within.lines or within.steps):
+        return
+    name, code = _key_of(function)
+    for key in [key for key in _untraced if key[0] == name and code in (None, key[1])]:
+        for _ in range(_untraced[key]):
+            _give_up(replace(within, certain=frozenset()), since, begun, None)
+        del _untraced[key]
+
+
 def _remember_job() -> Any:
     """The job as it is now. What failed in it counts no more when it is left."""
     global _job
@@ -175,15 +200,16 @@ def _install() -> None:
         call = _thread.call or _Watched(None)
         within = within_function(name.decode()) if are_added() else None
         if within is None or not (within.lines or within.steps):
-            call.runs = True
+            # A function that makes variables is traced again when TensorFlow has initialised them.
+            call.runs = call.runs or not name.startswith(_INITIALISES)
             return run(self, name, tensor_inputs, num_outputs)
         since, begun, number = _starts.value, _begun(within), next(_numbers)
         mine = _Call(within.lines, True)
         try:
-            untraced = 0 if call.runs else call.untraced
+            tells = not call.runs
             call.runs = True
-            for _ in range(untraced):
-                _give_up(replace(within, certain=frozenset()), since, begun, None)
+            if tells:
+                _tell_untraced(call.function, within, since, begun)
             _under_way[number] = mine
             if len(_under_way) > 1:
                 _check_alone(mine)
@@ -209,14 +235,12 @@ def _watched(call: Any) -> Any:
     @functools.wraps(call)
     def watched(self: Any, *args: Any, **kwds: Any) -> Any:
         around = _thread.call
-        # A call within a trace runs nothing, so it leaves the number for a later one.
-        mine = _Watched(self, untraced=_untraced.pop(self, 0) if _untraced and tf.executing_eagerly() else 0)
-        _thread.call = mine
+        _thread.call = mine = _Watched(self)
         try:
             return call(self, *args, **kwds)
         except BaseException as error:
             if not mine.runs and tf.executing_eagerly():
-                _not_run(self, error, mine.untraced)
+                _not_run(self, error)
             raise
         finally:
             _thread.call = around
@@ -227,7 +251,7 @@ def _watched(call: Any) -> Any:
     return watched
 
 
-def _not_run(function: Any, error: BaseException, untraced: int) -> None:
+def _not_run(function: Any, error: BaseException) -> None:
     """A call has failed before the function ran. If its lines cannot be had, the job ends: the call's error stays."""
     if not jobs.is_initialized():
         return
@@ -235,7 +259,8 @@ def _not_run(function: Any, error: BaseException, untraced: int) -> None:
         known = _traces_of(function)
         if not known:
             _remember_job()
-            _untraced[function] = untraced + 1
+            key = _key_of(function)
+            _untraced[key] = _untraced.get(key, 0) + 1
         if not known or not are_added():
             return
         found = [within_function(one._inference_function.name.decode()) for one in known]
@@ -250,8 +275,7 @@ def _not_run(function: Any, error: BaseException, untraced: int) -> None:
         steps=dict.fromkeys((ranks for one in found for ranks in one.steps), None),
     )
     since, begun = _starts.value, _begun(within)
-    for _ in range(untraced):
-        _give_up(replace(within, certain=frozenset()), since, begun, None)
+    _tell_untraced(function, within, since, begun)
     _give_up(within, since, begun, error)
 
 
