@@ -390,6 +390,30 @@ def check_constant_gradients() -> None:
         np.testing.assert_allclose(found, [1.0, mean, mean * (1 - np.tanh(0.5) ** 2)], rtol=1e-6)
 
 
+def check_constants_behind_a_check() -> None:
+    """The same, where constant gradients wait for a check of an argument."""
+    side = 600
+    data = np.ones((8, side), np.float32)
+    weights = [tf.Variable(tf.ones([side, side])) for _ in range(4)]
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def checked(y: Any, good: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            with tf.control_dependencies([tf.debugging.assert_equal(good, True)]):
+                return tf.identity(dy), None
+
+        return tf.identity(y), gradient
+
+    @tf.function
+    def step(good: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = checked(tf.add_n([tf.reduce_sum(tf.matmul(data, one)) for one in weights]), good)
+        return [one[0, 0] for one in hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, weights)]
+
+    for _ in range(3):
+        np.testing.assert_array_equal(step(tf.constant(True)), [8.0 * hvd.size()] * 4)
+
+
 def check_functions_before() -> None:
     """A function that reduces gradients of the same shapes is called before: its step ends first."""
     side = 512
@@ -417,6 +441,7 @@ CHECKS = [
     check_work_between_backward_and_the_reduction,
     check_loops,
     check_constant_gradients,
+    check_constants_behind_a_check,
     check_functions_before,
 ]
 

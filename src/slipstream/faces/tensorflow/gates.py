@@ -24,6 +24,7 @@ _WITHOUT_COMPUTE = {
     *("Rank", "ReadVariableOp", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StopGradient"),
     *("StridedSlice", "VarHandleOp"),
 }
+_OF_SHAPE = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}  # no more of their input is used
 # What is done with a gradient once backward has made it.
 _BEHIND_BACKWARD = _WITHOUT_COMPUTE | {"Cast", "Mul", "RealDiv"}
 
@@ -82,7 +83,10 @@ class Nodes:
         return self._passed[self.place(node)]
 
     def varies(self, node: Any) -> bool:
-        """Whether what a node gives may differ from run to run: it depends on an argument, or on a state."""
+        """Whether what a node gives may differ from run to run: it is made from an argument, or from a state.
+
+        What it only waits for does not count: TensorFlow replaces such nodes by constants, too.
+        """
         todo, seen = [self.place(node)], set[int]()
         while todo:
             place = todo.pop()
@@ -92,7 +96,8 @@ class Nodes:
             one = self._nodes[place]
             if one.type == "Placeholder" or _has_state(one):
                 return True
-            todo += self._before[place]
+            if one.type not in _OF_SHAPE or not all(given.shape.is_fully_defined() for given in one.inputs):
+                todo += [self._places[given.op.name] for given in one.inputs]
         return False
 
     def hold_back(self, gates: Sequence[tuple[Any, int]], end: int) -> None:
