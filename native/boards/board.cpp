@@ -211,7 +211,9 @@ WorkPtr Board::given(const BoardCall& call, uint64_t number) {
 
 uint64_t Board::begin_relay(const BoardCall& call) {
   const uint64_t bytes = call.count * size_of(call.request.signature.dtype);
-  if (!call.route->any() || bytes == 0 || bytes > kMostRelayBytes || !host_.relays() || !host_.idle()) return 0;
+  if (!call.route->any() || bytes == 0 || bytes > std::min<uint64_t>(kMostRelayBytes, call.request.chunk_bytes) ||
+      !host_.relays() || !host_.idle())
+    return 0;
   uint64_t number = 0;
   bool publishes = false;
   {
@@ -229,7 +231,9 @@ uint64_t Board::begin_relay(const BoardCall& call) {
 }
 
 bool Board::relay(const BoardCall& call, uint64_t number, bool patient, std::vector<int>& missing) {
-  return host_.relay(call, number, patient, missing) == ShortMessages::State::taken;
+  bool done = false;
+  guarded([&] { done = host_.relay(call, number, patient, missing) == ShortMessages::State::taken; });
+  return done;
 }
 
 WorkPtr Board::end_relay(const BoardCall& call, uint64_t number, bool done) {

@@ -26,7 +26,7 @@ struct CallRequest : Request {
   }
 
   BoardForm form;  // what such a call is to its group's board
-  Route route;     // of which, or without one
+  Route route;     // the messages of its tree, by which it may go in place of the board
 };
 
 }  // namespace slipstream

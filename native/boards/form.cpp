@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "boards/rows.h"
+#include "engine/short_messages.h"
 #include "kernels/kernels.h"
 
 namespace slipstream {
@@ -136,7 +137,7 @@ Route messages_of(const Plan& plan, const Group& group) {
     if (peer.sends.size() + peer.recvs.size() != 1 || (!sends && !route.to.empty())) return {};
     (sends ? route.to : route.from).push_back(group.ranks[static_cast<size_t>(step.peer)]);
   }
-  return route;
+  return route.from.size() <= Relay::kMost ? route : Route{};
 }
 
 }  // namespace

@@ -99,9 +99,8 @@ bool ShortMessages::begin(const Relay& relay) {
 
 // What is not just these messages, whole, is for a work: that knows what to say.
 ShortMessages::State ShortMessages::state_of(const Relay& relay) const {
-  if (relay.from.empty()) return State::taken;
   const std::vector<EarlyFrame>* const come = parts_.early.all({relay.channel, relay.seq});
-  if (come == nullptr) return State::waits;
+  if (come == nullptr) return relay.from.empty() ? State::taken : State::waits;
   for (const EarlyFrame& one : *come)
     if (one.is_lent() || !is_whole(one.frame, relay.hash, relay.bytes) ||
         std::ranges::find(relay.from, one.peer) == relay.from.end())

@@ -90,7 +90,7 @@ Error StallQuestions::differs(Execution& execution, int peer) {
 }
 
 Error StallQuestions::unlike(int peer, const Request& ours) const {
-  return mismatch(ours.seq, ours.signature, peer, "another one, whose arguments are not known any more");
+  return mismatch(ours.seq, ours.signature, peer, "another one, and has not said which");
 }
 
 namespace {

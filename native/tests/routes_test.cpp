@@ -37,7 +37,7 @@ TEST(broadcasts_and_reductions_along_routes_give_the_bits_of_messages) {
 
 TEST(ranks_that_differ_in_a_reduction_along_a_route_learn_of_both_sides) {
   using Kind = Rank::Kind;
-  for (int what = 0; what < 3; ++what)
+  for (int what = 0; what < 4; ++what)
     for (const int late : {-1, 0, 2}) {
       Host host(3, 60, -1, 7);
       host.warm_up();
@@ -49,6 +49,7 @@ TEST(ranks_that_differ_in_a_reduction_along_a_route_learn_of_both_sides) {
         if (r == 2 && what == 0) call = rank.call(Kind::reduce, DType::f32, Op::max, at, at, 3);
         if (r == 2 && what == 1) call = rank.call(Kind::reduce, DType::f32, Op::sum, at, at, 6);
         if (r == 2 && what == 2) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 3);
+        if (r == 0 && what == 3) call = rank.call(Kind::broadcast, DType::f32, Op::sum, at, at, 3);
         if (r == late) work_for(std::chrono::milliseconds(2));
         Error error;
         rank.run(call, error);

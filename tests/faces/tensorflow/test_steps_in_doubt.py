@@ -77,6 +77,37 @@ def check_function_without_operations() -> None:
             assert len(traced) == number
 
 
+def check_functions_of_one_name() -> None:
+    """Rank 0 cannot trace a method, and a function, that have the name, and partly the code, of what all ranks call."""
+
+    class Trainer(tf.Module):  # type: ignore[misc]
+        @tf.function
+        def step(self, x: Any) -> Any:
+            return hvd.allreduce(x, op=hvd.Sum)
+
+    class Checker(tf.Module):  # type: ignore[misc]
+        @tf.function
+        def step(self, x: Any) -> Any:
+            raise KeyError("cannot be traced")
+
+    def made(good: bool) -> Any:
+        @tf.function
+        def step(x: Any) -> Any:
+            if not good:
+                raise KeyError("cannot be traced")
+            return hvd.allreduce(x, op=hvd.Sum)
+
+        return step
+
+    pairs = [(Trainer().step, Checker().step), (made(True), made(False))]
+    for step, other in pairs:
+        for number in range(1, STEPS + 1):
+            if hvd.rank() == 0:
+                with pytest.raises(KeyError, match="cannot be traced"):
+                    other(tf.constant(1.0))
+            assert step(tf.constant(float(number))).numpy() == number * hvd.size()
+
+
 def check_threads_that_fail() -> None:
     """Two threads run functions with names of their own; a step of one of them fails on all ranks."""
 
@@ -329,6 +360,7 @@ def check_numbers_in_names() -> str:
         check_another_trace,
         check_concrete_function,
         check_function_without_operations,
+        check_functions_of_one_name,
         check_threads_that_fail,
     ],
 )

@@ -13,11 +13,14 @@ A call that was to reduce gradients by Python, and has not come to that, counts 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import gc
 import itertools
 import sys
 import threading
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +28,7 @@ import tensorflow as tf
 from tensorflow.python.eager.context import Context
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.util import tf_decorator
 
 from slipstream import _core
 from slipstream.base.errors import Aborted, SlipstreamError
@@ -64,11 +68,25 @@ _under_way: dict[int, _Call] = {}
 _starts = ctypes.c_uint64.from_address(_core.tensorflow_starts())
 
 
-_untraced: dict[tuple[str, Any], int] = {}
-"""How many calls in this job have failed before their function could be traced for any arguments.
+@dataclass(eq=False)
+class _Untraced:
+    """A call that has failed in this job before its function could be traced for any arguments.
 
-By the name and the code of the function: a program may make it anew for each step, or go on with a concrete function.
-"""
+    A program may go on with the function, with a concrete one of it, or with one that it makes anew.
+    """
+
+    name: str
+    code: Any
+    others: weakref.WeakSet[Any]  # functions with the same name and code that there were at that time
+
+    def is_of(self, function: Any) -> bool:
+        if isinstance(function, ConcreteFunction):
+            theirs = (trace for other in self.others for trace in _traces_of(other))
+            return function.graph.name == self.name and not any(trace is function for trace in theirs)
+        return _key_of(function) == (self.name, self.code) and function not in self.others
+
+
+_untraced: list[_Untraced] = []
 
 
 @dataclass
@@ -132,24 +150,31 @@ def _give_up(
 
 
 def _key_of(function: Any) -> tuple[str, Any]:
-    """The name and the code of a function; a concrete one has no code."""
-    if isinstance(function, ConcreteFunction):
-        return function.graph.name, None
-    python = function.python_function
+    """The name and the code of a function. A method's is not that of TensorFlow's wrapper, which all methods have."""
+    _, python = tf_decorator.unwrap(function.python_function)
     while isinstance(python, functools.partial):
         python = python.func
     return function.name, getattr(python, "__code__", type(python))
+
+
+def _remember_untraced(function: Any) -> None:
+    key = _key_of(function)
+    others = [
+        one
+        for one in gc.get_objects()
+        if type(one) is Function and one is not function and _key_of(one) == key
+    ]
+    _untraced.append(_Untraced(*key, weakref.WeakSet(others)))
 
 
 def _tell_untraced(function: Any, within: Within, since: int, begun: dict[str, int]) -> None:
     """The lines of ``function`` hear of its calls before that could not be traced."""
     if not _untraced or function is None or not (within.lines or within.steps):
         return
-    name, code = _key_of(function)
-    for key in [key for key in _untraced if key[0] == name and code in (None, key[1])]:
-        for _ in range(_untraced[key]):
-            _give_up(replace(within, certain=frozenset()), since, begun, None)
-        del _untraced[key]
+    for call in [one for one in list(_untraced) if one.is_of(function)]:
+        _give_up(replace(within, certain=frozenset()), since, begun, None)
+        with contextlib.suppress(ValueError):  # another thread has told it, too
+            _untraced.remove(call)
 
 
 def _remember_job() -> Any:
@@ -259,8 +284,7 @@ def _not_run(function: Any, error: BaseException) -> None:
         known = _traces_of(function)
         if not known:
             _remember_job()
-            key = _key_of(function)
-            _untraced[key] = _untraced.get(key, 0) + 1
+            _remember_untraced(function)
         if not known or not are_added():
             return
         found = [within_function(one._inference_function.name.decode()) for one in known]
