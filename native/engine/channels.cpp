@@ -106,15 +106,15 @@ WorkPtr Channels::next(Channel& channel) {
   return nullptr;
 }
 
-void Channels::remember(Channel& channel, uint32_t seq, const Signature& signature) {
+void Channels::remember(Channel& channel, uint32_t seq, const Signature& signature, uint32_t hash) {
   channel.used_ = true;
   channel.newest_ = std::max(channel.newest_, seq);
-  channel.history_.push_back({seq, signature, coarse_now()});
+  channel.history_.push_back({seq, signature, coarse_now(), hash});
   if (channel.history_.size() > kHistory) channel.history_.pop_front();
 }
 
 void Channels::ended(Channel& channel, const Work& work, bool bulk) {
-  remember(channel, work.request.seq, work.request.signature);
+  remember(channel, work.request.seq, work.request.signature, work.request.signature_hash);
   if (bulk) std::erase_if(channel.bulk_, [&](const auto& running) { return running.work == &work; });
   leave(channel, work);
 }

@@ -22,6 +22,7 @@ class Channels {
     uint32_t seq;
     Signature signature;
     Time at;
+    uint32_t hash = 0;  // that its frames have
   };
   // One channel. References stay good while the channel has works.
   class Channel {
@@ -62,7 +63,9 @@ class Channels {
   // The work is done. Call next() then.
   void ended(Channel& channel, const Work& work, bool bulk);
   // A message that was no work is done. To be followed by forget_idle().
-  void passed(uint64_t id, uint32_t seq, const Signature& signature) { remember(at(id), seq, signature); }
+  void passed(uint64_t id, uint32_t seq, const Signature& signature, uint32_t hash) {
+    remember(at(id), seq, signature, hash);
+  }
   // Neither its memory nor its place in the channel is needed any more.
   void leave(Channel& channel, const Work& work);
   // Forgets channels without works, a few a call, if there are very many.
@@ -89,7 +92,7 @@ class Channels {
   static constexpr size_t kChannels = 1024;  // channels without works
 
   bool may_begin(const Work& work) const;
-  static void remember(Channel& channel, uint32_t seq, const Signature& signature);
+  static void remember(Channel& channel, uint32_t seq, const Signature& signature, uint32_t hash);
 
   std::unordered_map<uint64_t, Channel> channels_;
   std::deque<uint64_t> in_turn_;  // the same: whom forget_idle() looks at next

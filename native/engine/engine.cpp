@@ -249,7 +249,7 @@ Time Engine::tick(Time now) {
   if (failure_state_.suspects() && now >= failure_state_.suspicion_due())
     fail(report_.still_waits(failure_state_.suspicion()));
   if (!failure_state_.ended())
-    if (const Error error = watch_.tick(now)) fail(error);
+    if (const Error error = watch_.tick(now, next)) fail(error);
   const bool suspects = failure_state_.suspects();
   if (suspects) next = std::min(next, failure_state_.suspicion_due());
   const bool waits = !executions_.empty() || !receives_.empty();

@@ -106,8 +106,8 @@ Error FrameDispatch::for_work(Link& link, const WorkHeader& frame, const Payload
 // This rank is done with the work or message; at best the peer still wants an answer.
 Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const WorkHeader& frame, const Payload& payload) {
   link.release(payload);
-  if (past.signature.hash() != frame.signature) {
-    questions_.describe({frame.channel, frame.seq}, past.signature, link.peer());
+  if (past.hash != frame.signature) {
+    questions_.differs({frame.channel, frame.seq}, past, link.peer(), offers_ == nullptr);
     return {};
   }
   if (offers_ == nullptr || frame.type != MessageType::data) return {};

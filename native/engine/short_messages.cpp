@@ -47,7 +47,7 @@ bool ShortMessages::send(const ShortMessage& message) {
   frame.length = static_cast<uint32_t>(message.bytes);
   frame.signature = message.hash;
   link->send(frame, message.data, 0);  // so few bytes are taken at once
-  remember(message.channel, *seq, message.signature).assign(1, message.peer);
+  remember(message.channel, *seq, message.signature, message.hash).assign(1, message.peer);
   return true;
 }
 
@@ -80,7 +80,7 @@ bool ShortMessages::take_expected(Link& link, const WorkHeader& frame, const Pay
   std::memcpy(message.data, payload.data, payload.size);
   state_ = State::taken;
   parts_.fabric.consumed(message.peer, message.bytes + EagerCredit::kFrameCost);
-  remember(message.channel, seq_, message.signature).assign(1, message.peer);
+  remember(message.channel, seq_, message.signature, message.hash).assign(1, message.peer);
   return true;
 }
 
@@ -134,7 +134,7 @@ void ShortMessages::finish(const Relay& relay) {
   for (const int peer : relay.to)
     if (Link* const link = parts_.fabric.up(peer); link != nullptr)  // else the session is failing
       link->send(frame, result, 0);
-  std::vector<int>& peers = remember(relay.channel, relay.seq, relay.signature);
+  std::vector<int>& peers = remember(relay.channel, relay.seq, relay.signature, relay.hash);
   peers.assign(relay.from.begin(), relay.from.end());
   peers.insert(peers.end(), relay.to.begin(), relay.to.end());
 }
@@ -145,8 +145,8 @@ void ShortMessages::give_up(const Relay& relay) {
 
 // ---- what they were
 
-std::vector<int>& ShortMessages::remember(uint64_t channel, uint32_t seq, const Signature& signature) {
-  parts_.channels.passed(channel, seq, signature);
+std::vector<int>& ShortMessages::remember(uint64_t channel, uint32_t seq, const Signature& signature, uint32_t hash) {
+  parts_.channels.passed(channel, seq, signature, hash);
   parts_.channels.forget_idle();
   Past& past = latest_[count_++ % kRemembered];
   past.key = {channel, seq};

@@ -104,7 +104,7 @@ class ShortMessages {
   bool take_expected(Link& link, const WorkHeader& frame, const Payload& payload);
   bool reaches(int peer) const { return parts_.fabric.up(peer) != nullptr && parts_.fabric.shares_memory(peer); }
   // To be followed by the peers.
-  std::vector<int>& remember(uint64_t channel, uint32_t seq, const Signature& signature);
+  std::vector<int>& remember(uint64_t channel, uint32_t seq, const Signature& signature, uint32_t hash);
 
   const Parts parts_;
   ShortMessage* expected_ = nullptr;

@@ -28,7 +28,6 @@ struct Stall {
   Time deadline = Time::max();
   Clock::duration limit = Clock::duration::max();
   std::map<int, Answer> answers;  // by global rank, members of the group only
-  std::map<int, Time> differ;     // global ranks that have sent something of another operation of that number: when
   std::set<int> askers;           // global ranks that wait in the operation too, and want to know what we hear
 
   // The ranks that have said that they do not take part, in ascending order.

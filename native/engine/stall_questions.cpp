@@ -83,14 +83,41 @@ Error StallQuestions::compare_last_words(const Work& work) {
 
 Error StallQuestions::differs(Execution& execution, int peer) {
   const Request& ours = execution.work()->request;
-  if (fabric_.gone(peer)) return unlike(peer, ours);
-  execution.stall.differ.try_emplace(peer, now());
+  if (fabric_.gone(peer)) return unlike(ours.seq, ours.signature, peer);
+  note(ours.seq, ours.signature, peer);
   describe({ours.channel, ours.seq}, ours.signature, peer);
   return {};
 }
 
-Error StallQuestions::unlike(int peer, const Request& ours) const {
-  return mismatch(ours.seq, ours.signature, peer, "another one, and has not said which");
+void StallQuestions::differs(const WorkKey& key, const Channels::Past& past, int peer, bool counts) {
+  if (counts) note(key.seq, past.signature, peer);
+  describe(key, past.signature, peer);
+}
+
+// A peer that is far ahead, or has left, does not know any more what it has called.
+void StallQuestions::note(uint32_t seq, const Signature& ours, int peer) {
+  if (!unexplained_.contains(peer)) unexplained_.emplace(peer, Unexplained{now(), unlike(seq, ours, peer)});
+}
+
+Error StallQuestions::unexplained(Time now) const {
+  for (const auto& [peer, one] : unexplained_)
+    if (now >= one.at + seconds(kExplainSeconds)) return one.error;
+  return {};
+}
+
+Time StallQuestions::explained_by() const {
+  Time first = Time::max();
+  for (const auto& [peer, one] : unexplained_) first = std::min(first, one.at + seconds(kExplainSeconds));
+  return first;
+}
+
+const Error* StallQuestions::unexplained_by(int peer) const {
+  const auto found = unexplained_.find(peer);
+  return found == unexplained_.end() ? nullptr : &found->second.error;
+}
+
+Error StallQuestions::unlike(uint32_t seq, const Signature& ours, int peer) const {
+  return mismatch(seq, ours, peer, "another one, and has not said which");
 }
 
 namespace {
@@ -179,14 +206,27 @@ void StallQuestions::answered(int peer, const WorkHeader& frame, const std::stri
       send_answer(asker, frame, subject, false, known.text, t - said_at);
 }
 
-// Why this rank is not in the work it is asked for; empty if it has been.
+// Of a rank that has done later works than it is asked for; empty if that is not known.
+std::string StallQuestions::beyond(const WorkHeader& asked, const Channels::Past* past, const Channels::Past* board,
+                                   Time now) const {
+  const Channels::Past* const last = past == nullptr || (board != nullptr && board->seq > past->seq) ? board : past;
+  if (last == nullptr || last->seq <= asked.seq) return {};
+  const bool direct = (asked.channel & kPointToPoint) != 0;
+  return "is beyond #" + std::to_string(asked.seq) + (direct ? " of these sends and receives" : " of this group") +
+         ": its last one there is " + numbered(last->signature, last->seq) + ", done " + seconds_text(now - last->at) +
+         " ago" + kNowIt + report_.occupation(now);
+}
+
+// Why this rank is not in the work it is asked for; empty if it may be about to begin it.
 std::string StallQuestions::absence(int asker, const WorkHeader& asked, Time now) const {
   const bool direct = (asked.channel & kPointToPoint) != 0;
   const auto board = boards_ == nullptr ? std::nullopt : boards_->latest_on_board(asked.channel);
-  if (asked.seq < ledger_.next(asked.channel) || (board && asked.seq <= board->seq)) return {};
+  const Channels::Past* const past = channels_.latest(asked.channel);
+  if (asked.seq < ledger_.next(asked.channel) || (board && asked.seq <= board->seq))
+    return beyond(asked, past, board ? &*board : nullptr, now);
   std::string last;
   uint32_t last_seq = 0;
-  if (const Channels::Past* past = channels_.latest(asked.channel)) {
+  if (past != nullptr) {
     last_seq = past->seq;
     last = numbered(past->signature, past->seq) + ", done " + seconds_text(now - past->at) + " ago";
   }

@@ -7,6 +7,7 @@
 // A rank that leaves cannot answer later: it describes its latest works to the ranks that take part in them, unasked.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 
@@ -48,13 +49,29 @@ class StallQuestions {
   [[nodiscard]] Error compare_last_words(const Work& work);
   // A frame for the work that `execution` runs is one of another work. An error if `peer`, its sender, has left.
   [[nodiscard]] Error differs(Execution& execution, int peer);
-  // `peer` has called another work than `ours`, and has left.
-  Error unlike(int peer, const Request& ours) const;
+  // The same of a work or message that is done. `counts`: as unexplained, if `peer` does not say more.
+  void differs(const WorkKey& key, const Channels::Past& past, int peer, bool counts);
+  // The error of a work of `peer` that is another one than this rank's of that number, if it has not said which;
+  // Code::ok if there is none, or if it may still say so.
+  [[nodiscard]] Error unexplained(Time now) const;
+  // When the first one will not be waited for any more.
+  Time explained_by() const;
+  // The same of one peer, however short ago; null if there is none.
+  const Error* unexplained_by(int peer) const;
   // A peer has answered, for itself or for the rank `frame.chunk`.
   void answered(int peer, const WorkHeader& frame, const std::string& text);
 
  private:
+  static constexpr double kExplainSeconds = 2;
+
+  struct Unexplained {
+    Time at;
+    Error error;
+  };
+
   void describe(const WorkKey& work, const Signature& signature, int peer, uint8_t flags);
+  void note(uint32_t seq, const Signature& ours, int peer);
+  Error unlike(uint32_t seq, const Signature& ours, int peer) const;
   Error mismatch(uint32_t seq, const Signature& ours, int peer, const std::string& theirs) const;
   void answer(int peer, const WorkHeader& asked);
   bool may_answer(int peer, Time now);
@@ -63,6 +80,7 @@ class StallQuestions {
   Stall* stall_of(const WorkHeader& frame, int subject);
   const char* cure_with(int rank) const;      // where both wait for messages of each other; may be empty
   bool waits_for(int rank, Side side) const;  // in a message to it (sender) or from it
+  std::string beyond(const WorkHeader& asked, const Channels::Past* past, const Channels::Past* board, Time now) const;
   std::string absence(int asker, const WorkHeader& asked, Time now) const;
 
   int rank_;
@@ -74,6 +92,7 @@ class StallQuestions {
   const WaitReport& report_;
   BoardHandler* boards_;  // null: no group has a board
   LastWords last_words_;
+  std::map<int, Unexplained> unexplained_;  // by peer: the first one
   std::unordered_map<int, Quota> answers_;  // by rank that asked
 };
 

@@ -12,9 +12,8 @@ namespace {
 
 constexpr double kEndlessSeconds = 1e9;  // ENDLESS of slipstream.comm.negotiation.messages
 constexpr double kAskAgainSeconds = 5;
-constexpr double kExplainSeconds = 2;  // for a rank that has called another operation to say which
-constexpr int kMostQuestions = 100;    // in kAskAgainSeconds: about the works that have waited longest
-constexpr int kMostWarnings = 8;       // in `warn_seconds`
+constexpr int kMostQuestions = 100;  // in kAskAgainSeconds: about the works that have waited longest
+constexpr int kMostWarnings = 8;     // in `warn_seconds`
 
 }  // namespace
 
@@ -23,8 +22,10 @@ bool StallWatch::just_left(int rank, Time now) const {
   return left != Time::min() && now < left + seconds(options_.farewell_seconds);
 }
 
-Error StallWatch::tick(Time now) {
+Error StallWatch::tick(Time now, Time& next) {
   warn_of_the_rest(now);  // first: whoever comes to wait too long now begins another span
+  if (Error error = questions_.unexplained(now)) return error;
+  next = std::min(next, questions_.explained_by());
   if (Error error = watch_executions(now)) return error;
   for (Receives::Receive& receive : receives_.all())
     if (Error error = watch(receive, now)) return error;
@@ -57,15 +58,12 @@ Error StallWatch::watch(Execution& execution, Time now) {
   const std::vector<int> ranks = execution.waiting_on();
   for (const int rank : ranks)
     if (fabric_.gone(rank) && (late || !just_left(rank, now)))
-      return stall.differ.contains(rank) ? questions_.unlike(rank, request)
-                                         : report_.still_waits(fabric_.gone(rank), *execution.work());
+      return questions_.unexplained_by(rank) != nullptr ? *questions_.unexplained_by(rank)
+                                                        : report_.still_waits(fabric_.gone(rank), *execution.work());
   if (late) return expired(*execution.work(), stall, ranks, report_.our_wait_in(execution, now));
   const bool ask = must_ask(stall, now);
   for (const int rank : ranks) {
     if (fabric_.gone(rank)) continue;
-    const auto differs = stall.differ.find(rank);
-    if (differs != stall.differ.end() && now - differs->second >= seconds(kExplainSeconds))
-      return questions_.unlike(rank, request);
     if (const Error error = fabric_.watch(rank, now)) return report_.still_waits(error, *execution.work());
     if (ask && fabric_.up(rank) != nullptr)
       questions_.describe({request.stands_for != 0 ? request.stands_for : request.channel, request.seq},

@@ -47,8 +47,9 @@ class StallWatch {
         report_(report),
         options_(options) {}
 
-  // Looks at the works that wait. An error if the session has to fail.
-  [[nodiscard]] Error tick(Time now);
+  // Looks at the works that wait, and at what nobody has explained. An error if the session has to fail. `next`: made
+  // earlier, if it is to be called before then.
+  [[nodiscard]] Error tick(Time now, Time& next);
   // The error of a work that has waited for too long, as `wait` says: "rank 0 has waited ...".
   Error expired(const Work& work, const std::string& wait) const { return expired(work, Stall{}, {}, wait); }
   // True if a rank left in good order so short a time ago that works that wait for it do not fail yet.

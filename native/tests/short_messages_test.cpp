@@ -223,6 +223,40 @@ TEST(what_does_not_fit_is_an_error_that_names_both) {
   }
 }
 
+TEST(a_receiver_far_behind_a_sender_that_has_forgotten_says_so) {
+  Ranks ranks(Wire::shm, 2);
+  meet(ranks);
+  Session &sends = session_of(ranks.at(0)), &receives = session_of(ranks.at(1));
+  std::vector<std::byte> data(100);
+  for (int i = 0; i < 200; ++i) CHECK(send_at_once(sends, message(0, 1), data.data(), 10));
+  const WorkPtr work = as_work(receives, message(1, 1), data.data(), 11);
+  CHECK(receives.run(work, now() + seconds(30)));
+  CHECK(work->error().code == Code::mismatch);
+  CHECK(work->error().text.find("called another one, and has not said which") != std::string::npos);
+}
+
+TEST(a_message_for_a_number_that_was_another_one_fails_the_session) {
+  Ranks ranks(Wire::shm, 2);
+  meet(ranks);
+  Session &first = session_of(ranks.at(0)), &second = session_of(ranks.at(1));
+  std::vector<std::byte> data(100);
+  Request both = message(1, 1);  // rank 1 sends, too, so each is done without the other
+  PlanBuilder plan(1, 2, 1);
+  plan.add(StepKind::send, 0, 0, {}, Space::in);
+  both.plan = plan.build();
+  both.signature.extra = 99;
+  CHECK(send_at_once(second, both, data.data(), 10));
+  CHECK(send_at_once(first, message(0, 1), data.data(), 10));
+  for (int i = 0; i < 100; ++i) {  // other numbers, until what they were is forgotten
+    CHECK(send_at_once(first, message(0, 1), data.data(), 10));
+    CHECK(send_at_once(second, both, data.data(), 10));
+  }
+  const Time limit = now() + seconds(30);
+  while ((!first.failure() || !second.failure()) && now() < limit) std::this_thread::yield();
+  CHECK(first.failure().code == Code::mismatch);
+  CHECK(second.failure().code == Code::mismatch);
+}
+
 TEST(what_no_message_of_this_kind_is_does_nothing) {
   for (const Wire wire : {Wire::shm, Wire::tcp}) {
     Ranks ranks(wire, 2);
