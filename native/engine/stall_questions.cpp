@@ -94,7 +94,7 @@ void StallQuestions::differs(const WorkKey& key, const Channels::Past& past, int
   describe(key, past.signature, peer);
 }
 
-// A peer that is far ahead, or has left, does not know any more what it has called.
+// A peer that is far ahead no longer knows what it called, and one that has left cannot say it.
 void StallQuestions::note(uint32_t seq, const Signature& ours, int peer) {
   if (!unexplained_.contains(peer)) unexplained_.emplace(peer, Unexplained{now(), unlike(seq, ours, peer)});
 }
@@ -206,7 +206,7 @@ void StallQuestions::answered(int peer, const WorkHeader& frame, const std::stri
       send_answer(asker, frame, subject, false, known.text, t - said_at);
 }
 
-// Of a rank that has done later works than it is asked for; empty if that is not known.
+// What a rank says that has done later works than the one it is asked for; empty if it has not.
 std::string StallQuestions::beyond(const WorkHeader& asked, const Channels::Past* past, const Channels::Past* board,
                                    Time now) const {
   const Channels::Past* const last = past == nullptr || (board != nullptr && board->seq > past->seq) ? board : past;

@@ -49,14 +49,15 @@ class StallQuestions {
   [[nodiscard]] Error compare_last_words(const Work& work);
   // A frame for the work that `execution` runs is one of another work. An error if `peer`, its sender, has left.
   [[nodiscard]] Error differs(Execution& execution, int peer);
-  // The same of a work or message that is done. `counts`: as unexplained, if `peer` does not say more.
+  // A frame is one of another work than this rank's of that number, which is done. `counts`: if `peer` does not say
+  // which it has called, the session fails (unexplained()).
   void differs(const WorkKey& key, const Channels::Past& past, int peer, bool counts);
-  // The error of a work of `peer` that is another one than this rank's of that number, if it has not said which;
-  // Code::ok if there is none, or if it may still say so.
+  // The error for a peer that has called another work than this rank, and has not said which in time; Code::ok if there
+  // is none.
   [[nodiscard]] Error unexplained(Time now) const;
-  // When the first one will not be waited for any more.
+  // When unexplained() is to be asked next; Time::max() if never.
   Time explained_by() const;
-  // The same of one peer, however short ago; null if there is none.
+  // The same error for one peer, without waiting for what it says; null if there is none.
   const Error* unexplained_by(int peer) const;
   // A peer has answered, for itself or for the rank `frame.chunk`.
   void answered(int peer, const WorkHeader& frame, const std::string& text);
