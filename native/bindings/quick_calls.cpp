@@ -42,6 +42,10 @@ QuickCalls::Found QuickCalls::find(Kind kind, uint64_t size, int dtype, int whic
   return found == requests_.end() ? nullptr : found->second;
 }
 
+QuickCalls::Found QuickCalls::message(Kind kind, int dtype, int peer, int64_t tag) const {
+  return dtype < 0 || peer < 0 || tag < 0 ? nullptr : find(kind, static_cast<uint64_t>(tag), dtype, peer);
+}
+
 void QuickCalls::run(const CallRequest& request, std::byte* src, std::byte* dst, uint64_t count, const Kept& keep,
                      double timeout) const {
   static const std::string no_name;
@@ -92,6 +96,16 @@ bool QuickCalls::receive_at_once(const CallRequest& request, std::byte* data, ui
   return true;
 }
 
+bool QuickCalls::take_at_once(const CallRequest& request, std::byte* data, uint64_t count) const {
+  Counters& counters = *session_->options().counters;
+  const Time begun = counters.times_next() ? now() : Time{};
+  if (slipstream::receive_at_once(*session_, request, data, count, false) != ShortMessages::State::taken) return false;
+  drop_orphans();
+  count_begun();
+  counters.count_quick(request, count, begun == Time{} ? Clock::duration{} : (now() - begun) * Counters::kSample);
+  return true;
+}
+
 nb::object QuickCalls::submit(const CallRequest& request, std::byte* data, uint64_t count, nb::handle keep) const {
   drop_orphans();
   count_begun();
@@ -133,7 +147,24 @@ void bind_quick_calls(nb::module_& m) {
             return true;
           },
           nb::arg("address"), nb::arg("count"), nb::arg("dtype"), nb::arg("op"), nb::arg("keep"), nb::arg("timeout"),
-          "Runs an all-reduce in place to its end. False, and nothing has happened, if it does not know its request.");
+          "Runs an all-reduce in place to its end. False, and nothing has happened, if it does not know its request.")
+      .def(
+          "send",
+          [](const QuickCalls& self, uintptr_t address, uint64_t count, int dtype, int peer, int64_t tag) {
+            const auto request = self.message(QuickCalls::Kind::send, dtype, peer, tag);
+            return request && self.send_at_once(*request, reinterpret_cast<std::byte*>(address), count);
+          },
+          nb::arg("address"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag"),
+          "Sends a short message. False, and nothing has happened, if that needs a work.")
+      .def(
+          "receive",
+          [](const QuickCalls& self, uintptr_t address, uint64_t count, int dtype, int peer, int64_t tag) {
+            const auto request = self.message(QuickCalls::Kind::recv, dtype, peer, tag);
+            return request && self.take_at_once(*request, reinterpret_cast<std::byte*>(address), count);
+          },
+          nb::arg("address"), nb::arg("count"), nb::arg("dtype"), nb::arg("peer"), nb::arg("tag"),
+          "Takes a short message that has come. False, and nothing has happened, if there is none, or that needs a "
+          "work.");
   bind_quick_entries(m);
 }
 

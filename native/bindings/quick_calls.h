@@ -58,6 +58,8 @@ class QuickCalls {
   }
   // Null: there is none. Another thread may clear the table meanwhile.
   Found find(Kind kind, uint64_t size, int dtype, int which) const;
+  // Of messages; null also if the arguments are none that a message may have.
+  Found message(Kind kind, int dtype, int peer, int64_t tag) const;
 
   // What a barrier reduces, of this group alone: works of other groups may run on no memory of it.
   std::byte* token() const { return &token_; }
@@ -68,6 +70,8 @@ class QuickCalls {
   // Sends, or receives, a short message without a work. False, and nothing has happened, if it has to be one.
   bool send_at_once(const CallRequest& request, std::byte* data, uint64_t count) const;
   bool receive_at_once(const CallRequest& request, std::byte* data, uint64_t count) const;
+  // As receive_at_once(), but does not wait for a message that has not come.
+  bool take_at_once(const CallRequest& request, std::byte* data, uint64_t count) const;
   // Begins a message; returns its Work.
   nanobind::object submit(const CallRequest& request, std::byte* data, uint64_t count, nanobind::handle keep) const;
 

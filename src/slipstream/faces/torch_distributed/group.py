@@ -298,12 +298,16 @@ class SlipstreamGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
         """Sends ``tensors[0]`` to rank ``dst`` of the group."""
         start, tensor = self._starter, tensors[0]
+        if (work := start.send_at_once(tensor, dst, tag)) is not None:
+            return work
         return start.start(operations.send(start.group_for(tensor), tensor, dst, tag, start.limit))
 
     @operation("recv", _first)
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
         """Receives into ``tensors[0]`` what rank ``src`` of the group sends with this tag."""
         start, tensor = self._starter, tensors[0]
+        if (work := start.receive_at_once(tensor, src, tag)) is not None:
+            return work
         return start.start(operations.recv(start.group_for(tensor), tensor, src, tag, start.limit))
 
     @operation("recvAnySource", _first)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from slipstream.comm.collectives.copies_back import CopyBack
+from slipstream.comm.collectives.copies_back import OPEN, CopyBack
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.faces.torch_distributed import devices, operations
 from slipstream.faces.torch_distributed.operations import Operation
 from slipstream.faces.torch_distributed.wire import EXACT, Wire
 from slipstream.faces.torch_distributed.works import FinishedWork, JoinedWork, PendingWork
-from slipstream.faces.torch_tensors import copy_back
+from slipstream.faces.torch_tensors import byte_code, copy_back, is_plain
 from slipstream.staging.process import stage
 
 __all__ = ["OperationStarter"]
@@ -53,6 +53,22 @@ class OperationStarter:
         return self._batch is None and (self.alone or (options is not None and not options.asyncOp))
 
     # ---- starting
+
+    def send_at_once(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        """Sends a short message without a work of the engine; its Work, or None if it needs one."""
+        return self._at_once(self.members.quick.send, tensor, peer, tag)
+
+    def receive_at_once(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        """Takes a short message that has come without a work of the engine; its Work, or None if it needs one."""
+        return self._at_once(self.members.quick.receive, tensor, peer, tag)
+
+    def _at_once(self, run: Callable[..., bool], tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        if OPEN or not is_plain(tensor) or devices.for_tensor(tensor) is not None:
+            return None
+        code, factor = byte_code(tensor)
+        if not run(tensor.data_ptr(), tensor.numel() * factor, code, peer, tag):
+            return None
+        return self.started(FinishedWork([tensor], True))
 
     def start(self, operation: Operation, options: Any = None) -> Any:
         """Starts it; its Work, which is done if the operation is synchronous."""
