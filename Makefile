@@ -11,6 +11,8 @@ EXTRAS := torch,lab,bench,metrics,notebook,test,examples,dev,docs
 TF_KERAS := $(shell sed -n 's/^\(tf-keras==[^ ;]*\).*/\1/p' constraints.txt)
 TORCH := $(shell sed -n 's/^\(torch==[^ ;]*\).*/\1/p' constraints.txt)
 CTEST := $(BIN)/ctest --output-on-failure --no-tests=error -j2
+# What is compiled for the package and for the native tests, once for both. An interpreter has a folder of its own.
+BUILD = build/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')
 CPP := $(shell find native -name '*.cpp' -o -name '*.h')
 # Directories too: removing a file changes only its folder's time.
 PACKAGE := $(shell find native src cmake -not -path '*/__pycache__*' -not -path 'native/tests*') \
@@ -42,7 +44,9 @@ $(VENV)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py |
 
 $(VENV)/package.stamp: $(VENV)/dependencies.stamp $(PACKAGE)
 	@echo "building and installing slipstream"
-	@$(PIP) install -qq --no-build-isolation --no-deps --force-reinstall .
+	@rm -rf build/wheel
+	@$(PIP) wheel -qq --no-build-isolation --no-deps -C build-dir=$(BUILD) -w build/wheel .
+	@$(PIP) install -qq --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 
 venv: $(VENV)/dependencies.stamp  ## make .venv with every dependency
@@ -79,8 +83,7 @@ $(MXNET)/package.stamp: $(VENV)/package.stamp constraints.txt
 	@"$(PYTHON)" -m venv $(MXNET)
 	@$(MXNET)/bin/python -m pip install -qq "numpy<2" "scikit-learn<1.8" requests graphviz click pytest pytest-timeout pytest-xdist hypothesis
 	@$(MXNET)/bin/python -m pip install -qq --no-deps mxnet==1.9.1
-	@$(PIP) wheel -qq --no-build-isolation --no-deps -w build/for-mxnet .
-	@$(MXNET)/bin/python -m pip install -qq --no-deps --force-reinstall build/for-mxnet/slipstream-*.whl
+	@$(MXNET)/bin/python -m pip install -qq --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 
 .PHONY: test-mxnet
@@ -106,19 +109,20 @@ $(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirement
 	@touch $@
 
 $(FRAMEWORKS)/package.stamp: $(VENV)/package.stamp $(FRAMEWORKS)/dependencies.stamp
-	@rm -rf build/frameworks
-	@$(PIP) wheel -qq --no-build-isolation --no-deps -w build/frameworks .
-	@$(FRAMEWORKS)/bin/python -m pip install -qq --no-deps --force-reinstall build/frameworks/*.whl
+	@$(FRAMEWORKS)/bin/python -m pip install -qq --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 
-.PHONY: test-frameworks frameworks-tests
+.PHONY: test-frameworks test-frameworks-all frameworks-tests
 test-frameworks: build  ## the tests of the faces of TensorFlow, Keras and JAX, in an environment of their own
-	@if $(BIN)/python -c '$(FITS)'; then $(MAKE) --no-print-directory frameworks-tests; \
+	@if $(BIN)/python -c '$(FITS)'; then $(MAKE) --no-print-directory frameworks-tests MARKED='$(MARKED)'; \
 	  else echo "skipped: TensorFlow, Keras and JAX have releases for Python 3.11 to 3.13, not for $(BIN)/python"; fi
+
+test-frameworks-all: MARKED = -m "slow or not slow"
+test-frameworks-all: test-frameworks  ## the slow ones of these tests, too
 
 frameworks-tests: $(FRAMEWORKS)/package.stamp
 	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q \
-	  $(if $(filter-out 1,$(JOBS)),-n 2) -m "slow or not slow" $(FRAMEWORK_TESTS)
+	  $(if $(filter-out 1,$(JOBS)),-n 2) $(MARKED) $(FRAMEWORK_TESTS)
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .
@@ -135,20 +139,20 @@ format: venv  ## format Python and C++
 docs: venv  ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-native-build: venv
-	@$(BIN)/cmake -S . -B build/native -G Ninja -DSLIPSTREAM_TESTS=ON >/dev/null
-	@$(BIN)/cmake --build build/native
+native-build: build
+	@$(BIN)/cmake -S . -B $(BUILD) -DSLIPSTREAM_TESTS=ON >/dev/null
+	@$(BIN)/cmake --build $(BUILD) --target native_tests
 
 native-test: native-build  ## the C++ tests
-	@$(CTEST) --test-dir build/native
+	@$(CTEST) --test-dir $(BUILD)
 
 # TSan cannot place its shadow memory under some kernels' address randomisation: switch that off where allowed.
 sanitize: venv  ## the C++ tests under ASan with UBSan, then under TSan
 	@$(BIN)/cmake -S . -B build/asan -G Ninja -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=address >/dev/null
-	@$(BIN)/cmake --build build/asan
+	@$(BIN)/cmake --build build/asan --target native_tests
 	@$(CTEST) --test-dir build/asan
 	@$(BIN)/cmake -S . -B build/tsan -G Ninja -DSLIPSTREAM_TESTS=ON -DSLIPSTREAM_SANITIZE=thread >/dev/null
-	@$(BIN)/cmake --build build/tsan
+	@$(BIN)/cmake --build build/tsan --target native_tests
 	@$$(setarch -R true 2>/dev/null && echo setarch -R) $(CTEST) --test-dir build/tsan
 
 # Half of SECONDS for each target. What they find, and what they have learnt, stays in build/fuzz.
@@ -157,7 +161,7 @@ fuzz: venv  ## frames and handshake under libFuzzer for SECONDS=600, with ASan a
 	@.ci/toolchain fuzz
 	@$(BIN)/cmake -S . -B build/fuzz -G Ninja -DSLIPSTREAM_FUZZ=ON \
 	  -DCMAKE_CXX_COMPILER="$$(.ci/toolchain fuzzer)" >/dev/null
-	@$(BIN)/cmake --build build/fuzz
+	@$(BIN)/cmake --build build/fuzz --target fuzz_frames fuzz_handshake fuzz_seeds
 	@.ci/fuzz build/fuzz $(SECONDS)
 
 # For the interpreters of FOR, or else that of .venv. The first build makes zig's libc++ too: minutes.

@@ -6,7 +6,6 @@ add_library(slipstream_options INTERFACE)
 target_compile_features(slipstream_options INTERFACE cxx_std_20)
 target_compile_options(slipstream_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -fvisibility=hidden
                                                     -fvisibility-inlines-hidden)
-target_compile_options(slipstream_options INTERFACE $<$<CONFIG:Release>:-O3>)
 target_link_libraries(slipstream_options INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 if(SLIPSTREAM_WERROR)
   target_compile_options(slipstream_options INTERFACE -Werror)
@@ -55,7 +54,10 @@ endfunction()
 # SLIPSTREAM_FUZZ they are libFuzzer programs; else they run the files named on their command lines.
 function(slipstream_fuzz_targets)
   foreach(name fuzz_frames fuzz_handshake fuzz_seeds)
-    add_executable(${name} "tests/${name}.cpp")
+    add_executable(${name} EXCLUDE_FROM_ALL "tests/${name}.cpp")
+    if(SLIPSTREAM_TESTS)
+      add_dependencies(native_tests ${name})
+    endif()
     target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
     target_link_libraries(${name} PRIVATE slipstream_capi slipstream_reducers slipstream_session slipstream_boards slipstream_engine slipstream_transport
                                           slipstream_kernels slipstream_base)
@@ -67,16 +69,18 @@ function(slipstream_fuzz_targets)
 endfunction()
 
 # Every native/tests/<name>_test.cpp is one program and one ctest test; it may use all layers below bindings, except for
-# those that show what needs less.
+# those that show what needs less. The target native_tests builds all; without it, nobody waits for them.
 set(SLIPSTREAM_LAYERS_OF_transport_alone_test slipstream_transport slipstream_base)
 function(slipstream_tests)
+  add_custom_target(native_tests)
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*_test.cpp")
   foreach(source IN LISTS tests)
     get_filename_component(test ${source} NAME_WE)
-    add_executable(${test} ${source})
+    add_executable(${test} EXCLUDE_FROM_ALL ${source})
+    add_dependencies(native_tests ${test})
     target_include_directories(${test} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-    # Tests use assert(); Release would otherwise define it away.
-    target_compile_options(${test} PRIVATE -UNDEBUG)
+    # Tests use assert(), which Release would define away, and run once: compiling them takes longer than running them.
+    target_compile_options(${test} PRIVATE -UNDEBUG -O1)
     set(layers ${SLIPSTREAM_LAYERS_OF_${test}})
     if(NOT layers)
       set(layers slipstream_tensorflow slipstream_lines slipstream_capi slipstream_reducers slipstream_session slipstream_boards slipstream_engine slipstream_transport slipstream_kernels slipstream_base)
@@ -89,7 +93,8 @@ function(slipstream_tests)
   set_tests_properties(tcp_mtu_test PROPERTIES RUN_SERIAL ON)
   # Python tests load this one: plans are made there, and values checked. A sanitizer's runtime cannot come in that way.
   if(NOT SLIPSTREAM_SANITIZE)
-    add_library(many_ranks MODULE "tests/many_ranks.cpp")
+    add_library(many_ranks MODULE EXCLUDE_FROM_ALL "tests/many_ranks.cpp")
+    add_dependencies(native_tests many_ranks)
     target_include_directories(many_ranks PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
     target_link_libraries(many_ranks PRIVATE slipstream_capi slipstream_reducers slipstream_session slipstream_boards slipstream_engine slipstream_transport
                                              slipstream_kernels slipstream_base)

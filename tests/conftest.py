@@ -8,6 +8,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
+import daily
 import parallel
 
 # A shared machine's clock says nothing about our code, so no deadlines. Drawn examples are the same in every
@@ -35,4 +36,5 @@ def no_inherited_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """What is said there holds for the tests of all folders."""
+    config.pluginmanager.register(daily)
     config.pluginmanager.register(parallel)

@@ -1,10 +1,10 @@
-"""Starts Python scripts as forks of a process that has imported what they import: NumPy, slipstream, PyTorch.
+"""Starts Python scripts as forks of a process that has imported what they import: NumPy, slipstream, a framework.
 
-A new interpreter spends a third of a second of processor time on these imports, with PyTorch nearly three seconds, and
-the ranks of the tests are thousands. A script that is forked is its process's main module, as usual; it ends as an
-interpreter does, too, but where it has PyTorch: the interpreter would need half a second to take PyTorch to pieces, so
-the process ends once the functions of `atexit` have run. What it does not have anew: the command line in /proc, limits
-of resources (the server's), and memory, which holds what was imported for others.
+A new interpreter spends a third of a second of processor time on these imports, with PyTorch nearly three seconds and
+with TensorFlow seven, and the ranks of the tests are thousands. A script that is forked is its process's main module,
+as usual; it ends as an interpreter does, too, but where it has PyTorch or TensorFlow: the interpreter would need half a
+second to take them to pieces, so the process ends once the functions of `atexit` have run. What it does not have anew:
+the command line in /proc, limits of resources (the server's), and memory, which holds what was imported for others.
 
 `Process` is the tests' side. Run as a script, this file is the server: fork_server.py MODULE...
 """
@@ -30,8 +30,20 @@ from types import ModuleType
 import numpy as np
 
 ALWAYS = ("slipstream", "slipstream.comm.membership.job")
-WITH_TORCH = (*ALWAYS, "torch", "torch.distributed", "slipstream.torch")
-_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+(?:torch|slipstream\.torch)\b", re.MULTILINE)
+FRAMEWORKS = {
+    "torch": ("torch", "torch.distributed", "slipstream.torch"),
+    "tensorflow": ("tensorflow", "slipstream.tensorflow"),
+    "jax": ("jax", "slipstream.jax"),
+}
+_IMPORT = re.compile(rf"^\s*(?:import|from)\s+(?:slipstream\.)?({'|'.join(FRAMEWORKS)})\b", re.MULTILINE)
+# Variables that frameworks read when they are imported: a server has those of its scripts.
+_READ_AT_IMPORT = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_PLATFORMS",
+    "KERAS_BACKEND",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "TF_USE_LEGACY_KERAS",
+)
 _MOST = 1 << 17  # bytes of a request
 _MOST_PASSED = 4  # descriptors
 
@@ -51,11 +63,12 @@ class Process:
 
         ``passed``: descriptors that the script has, too. It finds their numbers there as its last arguments.
         """
-        imports = WITH_TORCH if _IMPORTS_TORCH.search(script.read_text(encoding="utf-8")) else ALWAYS
+        imports = _imports(script.read_text(encoding="utf-8"), environment)
+        settings = tuple((name, environment[name]) for name in _READ_AT_IMPORT if name in environment)
         request = json.dumps([str(script), list(args), dict(environment), os.getcwd()]).encode()
         self._report, theirs = os.pipe()
         try:
-            socket.send_fds(_server(imports, os.getpid()), [request], [output, theirs, *passed])
+            socket.send_fds(_server(imports, settings, os.getpid()), [request], [output, theirs, *passed])
         finally:
             os.close(theirs)
         self.pid = self._read()
@@ -100,15 +113,30 @@ class Process:
         self.send_signal(signal.SIGTERM)
 
 
+def _imports(script: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The modules that a server for this script imports: those of the first framework that it imports."""
+    if keras := environment.get("KERAS_BACKEND"):
+        legacy = environment.get("TF_USE_LEGACY_KERAS") == "1"
+        return (*ALWAYS, keras, "slipstream.tensorflow.keras" if legacy else "slipstream.keras")
+    found = _IMPORT.search(script)
+    return (*ALWAYS, *(FRAMEWORKS[found[1]] if found else ()))
+
+
 @functools.cache
-def _server(imports: tuple[str, ...], _owner: int) -> socket.socket:
+def _server(imports: tuple[str, ...], settings: tuple[tuple[str, str], ...], _owner: int) -> socket.socket:
     """A server of this process. It ends when this process does, which closes its end of the socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         subprocess.Popen(
             [sys.executable, __file__, *imports],
             stdin=theirs,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                **dict(settings),
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+                "PYTHONUNBUFFERED": "1",
+            },
             start_new_session=True,
         )
     return ours
@@ -180,7 +208,7 @@ class _End:
         atexit.register(self._leave)  # before all others, so it is called after them
 
     def _leave(self) -> None:
-        if self.code is None or "torch" not in sys.modules:
+        if self.code is None or not sys.modules.keys() & {"torch", "tensorflow"}:
             return
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

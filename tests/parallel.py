@@ -23,6 +23,7 @@ GROUPS = {
         "tests/faces/torch_distributed/test_ddp_steps.py",
         "tests/faces/torch_distributed/test_groups.py",
         "tests/faces/torch_distributed/test_operations.py",
+        "tests/faces/torch_distributed/test_short_messages.py",
         "tests/faces/torch_distributed/test_users_",
     ),
     "jobs": (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
-import subprocess
-import sys
 from pathlib import Path
+
+import fork_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -15,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def train_example(
     name: str, size: int, folder: Path, *options: str, environment: dict[str, str] | None = None
 ) -> tuple[list[float], float]:
-    """Runs an example on ``size`` workers; returns its losses, and the accuracy of its last line."""
+    """Runs an example on ``size`` workers; returns the losses and the accuracy that rank 0, and no other, tells."""
     losses = folder / f"losses-{size}.json"
     job = {
         "SLIPSTREAM_RENDEZVOUS": f"file://{folder / f'meeting-{size}'}",
@@ -23,25 +24,21 @@ def train_example(
         "SLIPSTREAM_SIZE": str(size),
         **(environment or {}),
     }
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(EXAMPLES / name), "--loss-file", str(losses), *options],
-            env={**os.environ, **job, "SLIPSTREAM_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
+    outputs = [folder / f"output-{size}-{rank}" for rank in range(size)]
+    workers = []
     try:
-        outputs = [worker.communicate(timeout=240) for worker in workers]
+        for rank, output in enumerate(outputs):
+            environment = {**os.environ, **job, "SLIPSTREAM_RANK": str(rank)}
+            arguments = ["--loss-file", str(losses), *options]
+            with output.open("wb") as file:
+                workers.append(fork_server.Process(EXAMPLES / name, arguments, environment, file.fileno()))
+        codes = [worker.wait(240) for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    for worker, (_, errors) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, errors
-    assert all(not output for output, _ in outputs[1:])
-    label, accuracy = outputs[0][0].splitlines()[-1].split(": ")
-    assert label == "accuracy"
+    said = [output.read_text(errors="replace") for output in outputs]
+    assert not any(codes), "\n".join(said)
+    (accuracy,), *others = [re.findall(r"^accuracy: (\S+)$", text, re.MULTILINE) for text in said]
+    assert not any(others)
     return json.loads(losses.read_text()), float(accuracy)

@@ -7,6 +7,7 @@ sockets. The structures are those of ``native/tests/many_ranks.cpp``.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ from slipstream.plan.steps import Plan
 
 __all__ = ["LIBRARY", "ManyRanks", "many_ranks"]
 
-LIBRARY = Path(__file__).parents[2] / "build/native/native/libmany_ranks.so"
+BUILD = Path(__file__).parents[2] / "build" / str(sys.implementation.cache_tag)  # as the Makefile has it
+LIBRARY = BUILD / "native/libmany_ranks.so"
 # The native core cuts these equally, as `comm/collectives/addresses.py` asks; others bring tables of their blocks.
 EQUALLY_CUT = {"all_reduce", "broadcast", "reduce"}
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from slipstream.comm.negotiation import agreement
 from slipstream.comm.negotiation.agreement import Agreement, Decision, Request
 
-SCHEDULES = 10_000
-
 
 def simulate(calls: list[list[Request]], rng: random.Random) -> list[list[Decision]]:
     """Every rank calls its list in order, at random moments between rounds; all decisions of each rank, in order."""
@@ -30,9 +28,10 @@ def simulate(calls: list[list[Request]], rng: random.Random) -> list[list[Decisi
     return decisions
 
 
-def test_all_ranks_decide_alike_and_lose_nothing_whatever_the_order() -> None:
+@pytest.mark.parametrize("schedules", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_all_ranks_decide_alike_and_lose_nothing_whatever_the_order(schedules: int) -> None:
     rng = random.Random(1)
-    for _ in range(SCHEDULES):
+    for _ in range(schedules):
         names = [f"tensor {i}" for i in range(rng.randint(1, 12))]
         calls = []
         for _ in range(rng.randint(2, 8)):

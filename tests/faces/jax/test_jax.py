@@ -16,16 +16,16 @@ FOLDER = Path(__file__).parent
 
 @pytest.mark.parametrize(("n", "transport"), [(1, "shm"), (2, "shm"), (3, "tcp")])
 def test_operations(n: int, transport: str) -> None:
-    ranks.run(FOLDER / "operations_rank.py", n, transport=transport, new=True)
+    ranks.run(FOLDER / "operations_rank.py", n, transport=transport)
 
 
 def test_a_mismatch_raises_on_all_ranks() -> None:
-    ranks.run(FOLDER / "failure_rank.py", 2, args=["mismatch"], new=True)
+    ranks.run(FOLDER / "failure_rank.py", 2, args=["mismatch"])
 
 
 @pytest.mark.parametrize("how", ["dead", "small-dead"])
 def test_a_dead_rank_is_named_on_the_others(how: str) -> None:
-    with ranks.started(FOLDER / "failure_rank.py", 3, args=[how], new=True) as started:
+    with ranks.started(FOLDER / "failure_rank.py", 3, args=[how]) as started:
         for rank in started:
             rank.process.wait(240)
         assert [rank.process.returncode for rank in started] == [0, -9, 0], [r.text() for r in started]

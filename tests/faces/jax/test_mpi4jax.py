@@ -21,24 +21,24 @@ EXAMPLE = FOLDER.parents[2] / "examples" / "mpi4jax_heat.py"
 )
 @pytest.mark.parametrize(("n", "transport"), [(1, "shm"), (2, "shm"), (3, "tcp"), (4, "mixed")])
 def test_functions(n: int, transport: str, parts: str) -> None:
-    ranks.run(FOLDER / "mpi4jax_rank.py", n, transport=transport, args=parts.split(), new=True)
+    ranks.run(FOLDER / "mpi4jax_rank.py", n, transport=transport, args=parts.split())
 
 
 @pytest.mark.parametrize("how", ["length", "operation"])
 def test_ranks_that_differ_all_raise(how: str) -> None:
-    ranks.run(FOLDER / "mpi4jax_failure_rank.py", 2, args=[how], new=True)
+    ranks.run(FOLDER / "mpi4jax_failure_rank.py", 2, args=[how])
 
 
 @pytest.mark.parametrize("how", ["dead", "waiting"])
 def test_a_dead_rank_is_named_on_the_others(how: str) -> None:
-    with ranks.started(FOLDER / "mpi4jax_failure_rank.py", 3, args=[how], new=True) as started:
+    with ranks.started(FOLDER / "mpi4jax_failure_rank.py", 3, args=[how]) as started:
         for rank in started:
             rank.process.wait(240)
         assert [rank.process.returncode for rank in started] == [0, -9, 0], [r.text() for r in started]
 
 
 def test_an_error_that_nobody_waits_for_is_shown_at_the_end() -> None:
-    with ranks.started(FOLDER / "mpi4jax_failure_rank.py", 1, args=["alone"], new=True) as started:
+    with ranks.started(FOLDER / "mpi4jax_failure_rank.py", 1, args=["alone"]) as started:
         started[0].process.wait(240)
         assert "has sent itself no message" in started[0].text()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any
 
@@ -14,9 +13,9 @@ if os.environ["KERAS_BACKEND"] == "tensorflow":
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 elif os.environ["KERAS_BACKEND"] == "torch":
-    importlib.import_module("torch").set_num_threads(
-        1
-    )  # no statement: the others need a server without PyTorch
+    import torch
+
+    torch.set_num_threads(1)
 
 if os.environ.get("TF_USE_LEGACY_KERAS") == "1":
     import slipstream.tensorflow.keras as hvd

@@ -13,7 +13,6 @@ pytest.importorskip("keras")
 pytest.importorskip("sklearn")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_any_number_of_workers_learns_the_same(tmp_path: Path, backend: str) -> None:
     if importlib.util.find_spec(backend) is None:

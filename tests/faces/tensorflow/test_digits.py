@@ -12,7 +12,6 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("sklearn")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--eager",)])
 def test_any_number_of_workers_learns_the_same(tmp_path: Path, options: tuple[str, ...]) -> None:
     alone, accuracy = train_example("tensorflow_digits.py", 1, tmp_path, "--epochs", "6", *options)

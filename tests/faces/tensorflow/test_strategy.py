@@ -18,11 +18,10 @@ SCRIPT = Path(__file__).parent / "strategy_rank.py"
 
 
 def outputs(mode: str, size: int) -> list[str]:
-    return ranks.run(SCRIPT, size, args=[mode], new=True)
+    return ranks.run(SCRIPT, size, args=[mode])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["graph", "eager"])
+@pytest.mark.parametrize("mode", ["graph", pytest.param("eager", marks=pytest.mark.slow)])
 def test_one_worker_and_two_learn_the_same(mode: str) -> None:
     def told(size: int) -> list[dict[str, Any]]:
         return [json.loads(ranks.marked("told ", output)) for output in outputs(mode, size)]
@@ -36,20 +35,17 @@ def test_one_worker_and_two_learn_the_same(mode: str) -> None:
     assert alone["loss"][-1] < alone["loss"][0] / 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "size"), [("rows", 2), ("reductions", 3), ("gathers", 2), ("gathers", 3)])
 def test_shares_and_reductions(mode: str, size: int) -> None:
     for output in outputs(mode, size):
         assert output.endswith("done\n")
 
 
-@pytest.mark.slow
 def test_a_lost_rank_ends_fit_with_its_name() -> None:
     first, _ = outputs("lost", 2)
     assert "rank 1" in ranks.marked("raised ", first)
 
 
-@pytest.mark.slow
 def test_it_comes_after_init() -> None:
     (output,) = outputs("early", 1)
     assert "init" in ranks.marked("raised ", output)
