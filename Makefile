@@ -45,7 +45,7 @@ $(VENV)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py |
 $(VENV)/package.stamp: $(VENV)/dependencies.stamp $(PACKAGE)
 	@echo "building and installing slipstream"
 	@rm -rf build/wheel
-	@$(PIP) wheel -qq --no-build-isolation --no-deps -C build-dir=$(BUILD) -w build/wheel .
+	@$(PIP) wheel -qq --no-build-isolation --no-deps --config-settings=build-dir=$(BUILD) -w build/wheel .
 	@$(PIP) install -qq --no-deps --force-reinstall build/wheel/*.whl
 	@touch $@
 
@@ -96,7 +96,8 @@ endif
 # The faces of other frameworks have an environment of their own: it takes gigabytes, so `make test` does without.
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := $(wildcard tests/faces/tensorflow tests/faces/keras tests/faces/jax) \
-  tests/faces/test_as_horovod.py tests/faces/test_jax_unmodified.py tests/faces/test_jax_devices.py
+  tests/faces/test_as_horovod.py tests/faces/test_jax_unmodified.py tests/faces/test_jax_devices.py \
+  tests/test_daily.py
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 $(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py

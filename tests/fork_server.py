@@ -131,7 +131,7 @@ def _server(imports: tuple[str, ...], settings: tuple[tuple[str, str], ...], _ow
             [sys.executable, __file__, *imports],
             stdin=theirs,
             env={
-                **os.environ,
+                **{name: value for name, value in os.environ.items() if name not in _READ_AT_IMPORT},
                 **dict(settings),
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",

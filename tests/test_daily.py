@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import daily
+
+
+def test_the_table_names_files_that_there_are() -> None:
+    root = Path(__file__).parents[1]
+    assert [file for file in daily.DAILY if not (root / file).is_file()] == []
 
 
 def test_the_table_names_variants_that_there_are(pytestconfig: pytest.Config) -> None:

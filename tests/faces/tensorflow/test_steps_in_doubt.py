@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
+from slipstream.faces.tensorflow import failed_calls  # noqa: E402
 
 STEPS = 6
 
@@ -382,6 +383,31 @@ def test_the_job_goes_on(ranks: Any, check: Any) -> None:
 def test_the_job_ends(short_lived: Ranks, check: Any) -> None:
     for text in short_lived(check):
         assert "a step has failed on rank 0, and not on all others" in text, text
+
+
+def check_a_function_that_could_not_be_made() -> None:
+    """Its object is there, without a name, as long as somebody keeps the error."""
+
+    def step(x: Any) -> Any:
+        return hvd.allreduce(x, op=hvd.Sum, name="step")
+
+    def untraceable(x: Any) -> Any:
+        raise ValueError("this cannot be traced")
+
+    with pytest.raises(TypeError) as kept:
+        tf.function(step, input_signature=[1])
+    never = tf.function(untraceable)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="cannot be traced"):
+            never(tf.ones(3))
+    assert len(failed_calls._untraced) == 1
+    assert failed_calls._untraced[0].calls == 3
+    assert (tf.function(step)(tf.ones(3)).numpy() == hvd.size()).all()
+    assert kept.value is not None
+
+
+def test_a_function_that_could_not_be_made(short_lived: Ranks) -> None:
+    short_lived(check_a_function_that_could_not_be_made)
 
 
 @pytest.mark.parametrize("in_condition", [False, True])

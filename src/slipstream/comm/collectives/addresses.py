@@ -74,7 +74,7 @@ __all__ = [
     "send",
 ]
 
-_MOST_QUICK_TAG = 0xFFFF  # a `QuickEntry` takes no larger ones
+MOST_QUICK_TAG = 0xFFFF  # a `QuickEntry` takes no larger ones
 
 _Copy: TypeAlias = "tuple[int, int, int] | None"
 
@@ -484,7 +484,7 @@ def _point_to_point(
 ) -> Work:
     peer, tag = as_int(peer), as_int(tag)
     plan, fields = of_message(group, kind, peer, tag)
-    quick = (kind, tag, dtype, peer) if 0 <= tag <= _MOST_QUICK_TAG else None
+    quick = (kind, tag, dtype, peer) if 0 <= tag <= MOST_QUICK_TAG else None
     return _issue(
         group, plan, dtype, -1, address, address, count, keep, sync, None, timeout, quick=quick, **fields
     )

@@ -13,7 +13,6 @@ A call that was to reduce gradients by Python, and has not come to that, counts 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import gc
@@ -70,14 +69,16 @@ _starts = ctypes.c_uint64.from_address(_core.tensorflow_starts())
 
 @dataclass(eq=False)
 class _Untraced:
-    """A call that has failed in this job before its function could be traced for any arguments.
+    """Calls that have failed in this job before their function could be traced for any arguments.
 
     A program may go on with the function, with a concrete one of it, or with one that it makes anew.
     """
 
     name: str
     code: Any
-    others: weakref.WeakSet[Any]  # functions with the same name and code that there were at that time
+    function: weakref.ref[Any]
+    others: weakref.WeakSet[Any]  # functions with the same name and code that there were at the first call
+    calls: int = 1
 
     def is_of(self, function: Any) -> bool:
         if isinstance(function, ConcreteFunction):
@@ -157,14 +158,25 @@ def _key_of(function: Any) -> tuple[str, Any]:
     return function.name, getattr(python, "__code__", type(python))
 
 
+def _has_key(function: Any, key: tuple[str, Any]) -> bool:
+    try:
+        return _key_of(function) == key
+    except AttributeError:  # it is being made, or could not be made
+        return False
+
+
 def _remember_untraced(function: Any) -> None:
+    for known in _untraced:
+        if known.function() is function:
+            known.calls += 1
+            return
     key = _key_of(function)
     others = [
         one
         for one in gc.get_objects()
-        if type(one) is Function and one is not function and _key_of(one) == key
+        if type(one) is Function and one is not function and _has_key(one, key)
     ]
-    _untraced.append(_Untraced(*key, weakref.WeakSet(others)))
+    _untraced.append(_Untraced(*key, weakref.ref(function), weakref.WeakSet(others)))
 
 
 def _tell_untraced(function: Any, within: Within, since: int, begun: dict[str, int]) -> None:
@@ -172,9 +184,12 @@ def _tell_untraced(function: Any, within: Within, since: int, begun: dict[str, i
     if not _untraced or function is None or not (within.lines or within.steps):
         return
     for call in [one for one in list(_untraced) if one.is_of(function)]:
-        _give_up(replace(within, certain=frozenset()), since, begun, None)
-        with contextlib.suppress(ValueError):  # another thread has told it, too
+        try:
             _untraced.remove(call)
+        except ValueError:  # another thread tells it
+            continue
+        for _ in range(call.calls):
+            _give_up(replace(within, certain=frozenset()), since, begun, None)
 
 
 def _remember_job() -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from slipstream.comm.collectives.addresses import MOST_QUICK_TAG
 from slipstream.comm.collectives.copies_back import OPEN, CopyBack
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
@@ -64,6 +65,10 @@ class OperationStarter:
 
     def _at_once(self, run: Callable[..., bool], tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if OPEN or not is_plain(tensor) or devices.for_tensor(tensor) is not None:
+            return None
+        if type(peer) is not int or type(tag) is not int or not 0 <= tag <= MOST_QUICK_TAG:
+            return None
+        if not 0 <= peer < self.members.size:
             return None
         code, factor = byte_code(tensor)
         if not run(tensor.data_ptr(), tensor.numel() * factor, code, peer, tag):
