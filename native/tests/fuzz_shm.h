@@ -114,7 +114,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
     if (kind == 5) body = sizeof(PrivateReads::Mark) + PrivateReads::kProbe;
     if (kind == 6) body = 0;
     if (input.chance(16)) body = input.value<uint16_t>();
-    std::byte* place = ring_.reserve(kind, kind == 3 ? value >> 32 : value, body);
+    std::byte* place = ring_.reserve(kind, kind == 3 ? value >> 32 : value, body, 0);
     if (place == nullptr) return;
     std::memset(place, 0, body);
     std::memcpy(place, &frame, std::min(body, sizeof(frame)));

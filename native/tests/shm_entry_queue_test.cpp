@@ -76,6 +76,33 @@ TEST(nothing_overtakes_what_is_held_back) {
   CHECK((ends.take() == std::vector<uint64_t>{2, 3}));
 }
 
+TEST(a_full_ring_has_room_for_a_last_entry) {
+  const std::vector<std::byte> last(EntryQueue::kMostLast);
+  for (size_t bytes = Ring::kLeast; bytes <= Ring::kMost; bytes *= 2) {
+    for (uint64_t first = 0; first < 100; ++first) {  // so the ring ends at different places
+      Ends ends(bytes);
+      for (uint64_t value = 0; value < first; ++value) {
+        ends.push(value);
+        ends.take();
+      }
+      std::vector<uint64_t> in_ring;
+      for (uint64_t value = first; ends.push(value); ++value) in_ring.push_back(value);
+      ends.out.push_last(9, 0, {last.data(), 32}, {last.data() + 32, last.size() - 32});
+      CHECK(ends.out.empty());
+      std::vector<uint64_t> got;
+      Ring::EntryHeader entry{};
+      const std::byte* body = nullptr;
+      while (ends.in.peek(entry, body) == Ring::Peek::entry && entry.kind != 9) {
+        got.push_back(entry.value);
+        ends.in.pop();
+      }
+      CHECK(got == in_ring);
+      CHECK_EQ(entry.kind, 9u);
+      CHECK_EQ(entry.size, sizeof(entry) + last.size());
+    }
+  }
+}
+
 TEST(records_of_a_kind_may_be_dropped_while_they_wait) {
   Ends ends;
   ends.push(1, true, 7);

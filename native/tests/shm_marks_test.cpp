@@ -57,7 +57,7 @@ constexpr uint64_t kSent = 20000;
 void send_all(Line& line, Bell& bell, int rank, bool each) {
   for (uint64_t number = 0; number < kSent; ++number) {
     std::byte* body = nullptr;
-    while ((body = line.ring.reserve(1, number, sizeof(number))) == nullptr) std::this_thread::yield();
+    while ((body = line.ring.reserve(1, number, sizeof(number), 0)) == nullptr) std::this_thread::yield();
     std::memcpy(body, &number, sizeof(number));
     line.ring.commit();
     bell.ring(rank);

@@ -1,6 +1,6 @@
 // The entries that go to the peer, in order: those for which its ring has no room wait here. An entry may name memory
 // whose descriptor travels over the unix socket (DescriptorChannel), so the caller can hold entries back until that has
-// been sent. Private to this folder.
+// been sent. The ring always keeps room for a last entry. Private to this folder.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,8 @@ namespace slipstream {
 
 class EntryQueue {
  public:
+  static constexpr size_t kMostLast = 4352;  // bytes of the body of a last entry: a frame with a reason
+
   void open(Ring ring) { ring_ = ring; }
 
   // Appends an entry with `head` and `tail` as its body. True: it is in the ring. `hold`: it waits in any case.
@@ -22,8 +24,8 @@ class EntryQueue {
   // Moves what waits into the ring, as far as there is room. True if anything moved.
   bool flush();
   bool empty() const { return waiting_.empty(); }
-  // True if an entry with a body of `bytes` would not have to wait.
-  bool has_room(size_t bytes) { return waiting_.empty() && ring_.reserve(0, 0, bytes) != nullptr; }
+  // What waits is not sent, but this entry, behind what is in the ring already. It takes the room that was kept.
+  void push_last(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail);
   // Those of this kind that wait are not sent.
   void drop(uint32_t kind);
 
@@ -33,7 +35,8 @@ class EntryQueue {
     uint64_t value;
     std::vector<std::byte> body;
   };
-  bool write(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail);
+  bool write(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail,
+             size_t spare = kMostLast);
 
   Ring ring_;
   std::deque<Waiting> waiting_;

@@ -322,6 +322,14 @@ void ShmLink::push(uint32_t kind, uint64_t value, std::span<const std::byte> hea
   peer_bell_->ring(home_->identity.rank);
 }
 
+void ShmLink::push_last(const Frame& frame, const std::byte* data) {
+  if (phase_ != Phase::up) return;
+  flush_entries();
+  messages_.clear();
+  entries_.push_last(kFrame, 0, bytes_of(frame), {data, frame.length});
+  peer_bell_->ring(home_->identity.rank);
+}
+
 bool ShmLink::flush_entries() {
   messages_.flush(socket_);
   if (!messages_.empty() || !entries_.flush()) return false;
@@ -332,6 +340,10 @@ bool ShmLink::flush_entries() {
 bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, int /*urgency*/) {
   if (!open_) return true;  // Events::down has been told
   count(frame.length, 0);
+  if (frame.type == FrameType::abort || frame.type == FrameType::goodbye) {
+    push_last(frame, data);
+    return true;
+  }
   if (frame.length <= kEagerBytes) {
     push(kFrame, 0, bytes_of(frame), {data, frame.length});
     return true;

@@ -43,8 +43,6 @@ struct LinkPair {
 };
 
 // Bytes of a mapping with two rings of `ring` bytes.
-inline constexpr size_t kLastFrameBytes = sizeof(Frame) + (8 << 10);  // with a reason
-
 constexpr size_t mapping_of(size_t ring) { return sizeof(LinkPair) + 2 * ring; }
 
 class ShmLink final : public Link, private Handler {
@@ -72,8 +70,8 @@ class ShmLink final : public Link, private Handler {
 
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
-  // True if close() would lose what waits for room, or would have no room for the last frame.
-  bool owes() { return open_ && up_ && (!messages_.empty() || !entries_.has_room(kLastFrameBytes)); }
+  // True if a last frame, or close(), would lose what waits for room.
+  bool owes() const { return up_ && congested(); }
   bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.
@@ -101,6 +99,8 @@ class ShmLink final : public Link, private Handler {
   // Sends an entry with this body, or has it wait for room and for the descriptors before it.
   void push(uint32_t kind, uint64_t value, std::span<const std::byte> head = {}, std::span<const std::byte> tail = {});
   bool flush_entries();
+  // Sends what this link sends last, in place of what still waits for room.
+  void push_last(const Frame& frame, const std::byte* data);
   bool handle(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_frame(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_descriptor(uint64_t value, const Frame& frame, uint64_t offset);

@@ -39,20 +39,25 @@ class Ring {
 
   size_t bytes() const { return bytes_; }
 
-  // Producer: space for an entry with `bytes` of body, or null if the ring is full. commit() publishes it.
-  std::byte* reserve(uint32_t kind, uint64_t value, size_t bytes) {
+  // Producer: space for an entry with `bytes` of body, or null if the ring has none, or would afterwards have none for
+  // an entry with `spare` bytes of body (0: it need not). commit() publishes it.
+  std::byte* reserve(uint32_t kind, uint64_t value, size_t bytes, size_t spare) {
     const size_t size = sizeof(EntryHeader) + bytes;
     const size_t span = aligned(size);
     uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
-    const size_t at = tail & (bytes_ - 1);
-    const size_t skip = at + span > bytes_ ? bytes_ - at : 0;
-    if (tail + skip + span - head_seen_ > bytes_) {
+    const size_t skip = skip_before(tail, span);
+    uint64_t end = tail + skip + span;
+    if (spare != 0) {
+      const size_t more = aligned(sizeof(EntryHeader) + spare);
+      end += skip_before(end, more) + more;
+    }
+    if (end - head_seen_ > bytes_) {
       head_seen_ = shared_->head.load(std::memory_order_acquire);
-      if (tail + skip + span - head_seen_ > bytes_) return nullptr;
+      if (end - head_seen_ > bytes_) return nullptr;
     }
     if (skip > 0) {
       const EntryHeader wrap{0, 0, 0};
-      std::memcpy(data_ + at, &wrap, sizeof(wrap));
+      std::memcpy(data_ + (tail & (bytes_ - 1)), &wrap, sizeof(wrap));
       tail += skip;
     }
     const EntryHeader entry{static_cast<uint32_t>(size), kind, value};
@@ -94,6 +99,11 @@ class Ring {
 
  private:
   static constexpr size_t aligned(size_t size) { return (size + 15) & ~size_t{15}; }
+  // An entry of `span` bytes after `tail` would not fit before the ring's end: so many bytes are left there.
+  size_t skip_before(uint64_t tail, size_t span) const {
+    const size_t at = tail & (bytes_ - 1);
+    return at + span > bytes_ ? bytes_ - at : 0;
+  }
 
   Shared* shared_ = nullptr;
   std::byte* data_ = nullptr;
