@@ -49,6 +49,27 @@ TEST(a_stopped_process_is_waited_for_as_long_as_is_said) {
   CHECK_EQ(caller.knock_why, std::string("rank 0 is gone: it does not answer"));
 }
 
+TEST(the_last_frame_arrives_though_the_ring_was_full) {
+  for (const FrameType last : {FrameType::abort, FrameType::goodbye}) {
+    ShmRank leaver(0), reader(1);
+    CHECK(connect(leaver, reader, 1));
+    Link& link = *leaver.ups[0];
+    const std::vector<std::byte> bytes(4000);
+    Frame frame;
+    frame.length = 4000;
+    constexpr size_t kMore = 2 * Ring::kMost / 4000;  // than a ring holds
+    for (size_t i = 0; i < kMore; ++i) link.send(frame, bytes.data(), 0, 0);
+    frame.type = last;
+    link.send(frame, bytes.data(), 0, 0);
+    link.close();
+    CHECK(run({&reader}, [&] { return !reader.downs.empty(); }));
+    CHECK(reader.frames.size() > kMore / 4);
+    CHECK(reader.frames.size() < kMore);
+    CHECK(reader.frames.back().type == last || reader.downs[0].code == Code::aborted);
+    CHECK_EQ(reader.downs[0].code == Code::aborted, last == FrameType::goodbye);
+  }
+}
+
 TEST(a_session_waits_for_its_heartbeat_and_two_seconds_for_a_link_over_shared_memory) {
   SessionOptions options;
   options.size = 2;
