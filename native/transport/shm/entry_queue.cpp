@@ -24,19 +24,9 @@ bool EntryQueue::flush() {
   return moved;
 }
 
-void EntryQueue::drop(uint32_t kind) {
-  std::erase_if(waiting_, [kind](const Waiting& waiting) { return waiting.kind == kind; });
-}
-
-void EntryQueue::push_last(uint32_t kind, uint64_t value, std::span<const std::byte> head,
-                           std::span<const std::byte> tail) {
-  waiting_.clear();
-  write(kind, value, head, tail, 0);
-}
-
-bool EntryQueue::write(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail,
-                       size_t spare) {
-  std::byte* body = ring_.reserve(kind, value, head.size() + tail.size(), spare);
+bool EntryQueue::write(uint32_t kind, uint64_t value, std::span<const std::byte> head,
+                       std::span<const std::byte> tail) {
+  std::byte* body = ring_.reserve(kind, value, head.size() + tail.size(), spare_);
   if (body == nullptr) return false;
   std::copy(tail.begin(), tail.end(), std::copy(head.begin(), head.end(), body));
   ring_.commit();

@@ -24,10 +24,11 @@ class EntryQueue {
   // Moves what waits into the ring, as far as there is room. True if anything moved.
   bool flush();
   bool empty() const { return waiting_.empty(); }
-  // What waits is not sent, but this entry, behind what is in the ring already. It takes the room that was kept.
-  void push_last(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail);
-  // Those of this kind that wait are not sent.
-  void drop(uint32_t kind);
+  // What waits is not sent. The next entry, which is the last one, may take the room that was kept for it.
+  void make_way() {
+    waiting_.clear();
+    spare_ = 0;
+  }
 
  private:
   struct Waiting {
@@ -35,11 +36,11 @@ class EntryQueue {
     uint64_t value;
     std::vector<std::byte> body;
   };
-  bool write(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail,
-             size_t spare = kMostLast);
+  bool write(uint32_t kind, uint64_t value, std::span<const std::byte> head, std::span<const std::byte> tail);
 
   Ring ring_;
   std::deque<Waiting> waiting_;
+  size_t spare_ = kMostLast;  // bytes that stay free for the body of the last entry
 };
 
 }  // namespace slipstream

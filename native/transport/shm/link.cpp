@@ -184,10 +184,6 @@ ShmLink::~ShmLink() {
 
 void ShmLink::close() {
   if (!open_) return;
-  if (!messages_.empty()) {  // the peer will not learn of these regions, but of the reason why we close
-    messages_.clear();
-    entries_.drop(kDescriptor);
-  }
   if (phase_ == Phase::up) flush_entries();
   open_ = false;
   up_ = false;
@@ -322,14 +318,6 @@ void ShmLink::push(uint32_t kind, uint64_t value, std::span<const std::byte> hea
   peer_bell_->ring(home_->identity.rank);
 }
 
-void ShmLink::push_last(const Frame& frame, const std::byte* data) {
-  if (phase_ != Phase::up) return;
-  flush_entries();
-  messages_.clear();
-  entries_.push_last(kFrame, 0, bytes_of(frame), {data, frame.length});
-  peer_bell_->ring(home_->identity.rank);
-}
-
 bool ShmLink::flush_entries() {
   messages_.flush(socket_);
   if (!messages_.empty() || !entries_.flush()) return false;
@@ -340,9 +328,10 @@ bool ShmLink::flush_entries() {
 bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, int /*urgency*/) {
   if (!open_) return true;  // Events::down has been told
   count(frame.length, 0);
-  if (frame.type == FrameType::abort || frame.type == FrameType::goodbye) {
-    push_last(frame, data);
-    return true;
+  if (frame.type == FrameType::abort || frame.type == FrameType::goodbye) {  // what waits may never find room
+    flush_entries();
+    messages_.clear();
+    entries_.make_way();
   }
   if (frame.length <= kEagerBytes) {
     push(kFrame, 0, bytes_of(frame), {data, frame.length});

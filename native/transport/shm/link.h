@@ -99,8 +99,6 @@ class ShmLink final : public Link, private Handler {
   // Sends an entry with this body, or has it wait for room and for the descriptors before it.
   void push(uint32_t kind, uint64_t value, std::span<const std::byte> head = {}, std::span<const std::byte> tail = {});
   bool flush_entries();
-  // Sends what this link sends last, in place of what still waits for room.
-  void push_last(const Frame& frame, const std::byte* data);
   bool handle(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_frame(const Ring::EntryHeader& entry, const std::byte* body);
   void handle_descriptor(uint64_t value, const Frame& frame, uint64_t offset);
