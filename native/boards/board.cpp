@@ -282,6 +282,11 @@ void Board::remember(const BoardCall& call, uint64_t number) {
   latest_.operation.set(operation.substr(0, operation.find('/')));
 }
 
+bool Board::is_undecided(uint32_t seq) {
+  const std::lock_guard lock(mutex_);
+  return undecided_ != 0 && static_cast<uint32_t>(undecided_ - 1) == seq;
+}
+
 std::optional<Channels::Past> Board::latest() {
   const std::lock_guard lock(mutex_);
   if (latest_.number == 0) return std::nullopt;

@@ -112,6 +112,8 @@ class Board : public std::enable_shared_from_this<Board> {
   // Null if it is `done`; or the work that it has become.
   WorkPtr end_relay(const BoardCall& call, uint64_t number, bool done);
 
+  // Whether the operation with this number, from 0, is not decided yet.
+  bool is_undecided(uint32_t seq);
   // The latest operation that was done on the board.
   std::optional<Channels::Past> latest();
 

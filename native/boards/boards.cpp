@@ -78,6 +78,11 @@ std::shared_ptr<Board> Boards::find(uint64_t group) {
   return found == boards_.end() ? nullptr : found->second.lock();
 }
 
+bool Boards::undecided_on_board(uint64_t channel, uint32_t seq) {
+  const std::shared_ptr<Board> board = find(channel);
+  return board != nullptr && board->is_undecided(seq);
+}
+
 std::optional<Channels::Past> Boards::latest_on_board(uint64_t channel) {
   const std::shared_ptr<Board> board = find(channel);
   return board ? board->latest() : std::nullopt;

@@ -54,6 +54,7 @@ class Boards final : public BoardHandler, private BoardHost {
 
   Error offered_board(Link& link, const WorkHeader& frame, std::span<const std::byte> payload) override;
   void session_ended() override { ended_.store(true, std::memory_order_release); }
+  bool undecided_on_board(uint64_t channel, uint32_t seq) override;
   std::optional<Channels::Past> latest_on_board(uint64_t channel) override;
 
  private:

@@ -9,10 +9,13 @@
 
 #include "base/cut.h"
 #include "base/error.h"
+#include "transport/frame.h"
 
 namespace slipstream {
 
+inline constexpr size_t kMostErrorHost = 255;
 inline constexpr size_t kMostErrorText = 4000;
+static_assert(1 + 4 + 2 + kMostErrorHost + 2 + kMostErrorText <= kMostReasonBytes);
 
 inline std::vector<std::byte> encode_error(const Error& error) {
   std::vector<std::byte> out;
@@ -30,7 +33,7 @@ inline std::vector<std::byte> encode_error(const Error& error) {
   const auto rank = static_cast<int32_t>(error.rank);
   put(&code, sizeof(code));
   put(&rank, sizeof(rank));
-  put_text(error.host, 255);
+  put_text(error.host, kMostErrorHost);
   put_text(error.text, kMostErrorText);
   return out;
 }

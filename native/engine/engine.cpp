@@ -81,13 +81,7 @@ void Engine::take_submitted() {
 void Engine::enqueue(WorkPtr work) {
   const Channels::Overlap overlap = channels_.overlap(*work);
   if (overlap.elsewhere != nullptr)
-    fail(Error{Code::aborted,
-               rank_,
-               {},
-               fabric_.who(rank_) + " called " + work->request.signature.describe() + " on memory that " +
-                   overlap.elsewhere->request.signature.describe() +
-                   " of another group, or with another rank or tag, still works on, and one of them writes it: wait "
-                   "for the first before the second is called"});
+    fail(Error{Code::aborted, rank_, {}, overlap_text(fabric_.who(rank_), *work, *overlap.elsewhere)});
   if (failure_state_.ended()) return unfinished_.complete(*work, failure());
   if (work->request.only_waits && !overlap.any) return unfinished_.complete(*work, Error{});
   Channels::Channel& channel = channels_.at(work->request.channel);
@@ -272,8 +266,11 @@ void Engine::fail(Error error) {
   if (told_failure_) told_failure_(error);
 }
 
-void Engine::leave(const std::string& reason) {
+void Engine::tell_latest() {
   if (!failure_state_.ended() && options_.spreads_failure) questions_.describe_latest(messages_.latest());
+}
+
+void Engine::leave(const std::string& reason) {
   failure_state_.leave(reason);
   fabric_.close_all();
   const Error error{Code::aborted,

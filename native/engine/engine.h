@@ -92,6 +92,8 @@ class Engine final : public Events {
   // Fails every unfinished and later work with `error`, tells all linked ranks, and closes the links. Those that are
   // still being set up are told when they come up.
   void fail(Error error);
+  // To be called before leave(): tells the linked ranks what the latest works were.
+  void tell_latest();
   // Good order: says goodbye and closes the links. Works that are not done fail with Code::aborted. `reason`: why, for
   // ranks that wait for this one, such as "raised an exception and left the job"; empty: it has finished.
   void leave(const std::string& reason = {});

@@ -372,9 +372,9 @@ Error Execution::arrived(int peer_index, Link& link, const WorkHeader& frame, co
     return Error{Code::mismatch,
                  link.peer(),
                  {},
-                 context_.fabric.who(link.peer()) + " sent " + std::to_string(frame.length) +
-                     " bytes where this rank expects " + std::to_string(expected) + " in " +
-                     request_.signature.describe() + ": the ranks disagree on counts or splits"};
+                 context_.fabric.who(link.peer()) + " sent " + std::to_string(frame.length) + " bytes where " +
+                     context_.fabric.who(global_rank(request_.group->rank)) + " expects " + std::to_string(expected) +
+                     " in " + request_.signature.describe() + ": the ranks disagree on counts or splits"};
   }
   const auto index = static_cast<uint32_t>(found);
   while (schedule_.begun() <= frame.chunk && start_chunk()) {

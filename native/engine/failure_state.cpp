@@ -11,6 +11,7 @@ namespace slipstream {
 namespace {
 
 constexpr size_t kMostGoodbye = 1000;  // bytes
+static_assert(kMostGoodbye <= kMostReasonBytes);
 
 }  // namespace
 

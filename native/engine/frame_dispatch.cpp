@@ -100,6 +100,10 @@ Error FrameDispatch::for_work(Link& link, const WorkHeader& frame, const Payload
     return for_execution(*execution, link, frame, payload);
   if (const Channels::Past* past = channels_.past(frame.channel, frame.seq))
     return for_past(*past, link, frame, payload);
+  if (is_needless(frame)) {
+    link.release(payload);
+    return {};
+  }
   return keep_early(link, frame, payload);
 }
 
@@ -112,6 +116,14 @@ Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const Work
   }
   if (offers_ == nullptr || frame.type != MessageType::data) return {};
   return broken_rules(link.peer(), twice_text(fabric_.who(link.peer()), past.signature));  // it could send for ever
+}
+
+// Leave to send what this rank has sent so long ago that it has forgotten the work: nobody would ever take it. A work
+// that was on a board is in the ledger before it is decided there.
+bool FrameDispatch::is_needless(const WorkHeader& frame) const {
+  if (frame.type != MessageType::ready || offers_ != nullptr || frame.seq >= ledger_.next(frame.channel)) return false;
+  if (boards_ != nullptr && boards_->undecided_on_board(frame.channel, frame.seq)) return false;
+  return !ledger_.is_pending(frame.channel, frame.seq);
 }
 
 Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Payload& payload) {

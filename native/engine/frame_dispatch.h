@@ -50,6 +50,7 @@ class FrameDispatch {
   Error for_work(Link& link, const WorkHeader& frame, const Payload& payload);
   Error for_execution(Execution& execution, Link& link, const WorkHeader& frame, const Payload& payload);
   Error for_past(const Channels::Past& past, Link& link, const WorkHeader& frame, const Payload& payload);
+  bool is_needless(const WorkHeader& frame) const;
   Error keep_early(Link& link, const WorkHeader& frame, const Payload& payload);
 
   Fabric& fabric_;

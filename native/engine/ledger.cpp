@@ -69,6 +69,16 @@ uint32_t Ledger::next(uint64_t channel) const {
   return it == lines_.end() ? 0 : it->second.next;
 }
 
+bool Ledger::is_pending(uint64_t channel, uint32_t seq) const {
+  const auto is_it = [&](const WorkPtr& work) {
+    const Request& request = work->request;
+    return !work->done() && request.candidates.empty() && request.channel == channel && request.seq == seq;
+  };
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(older_, is_it) ||
+         std::ranges::any_of(latest_, [&](const WorkPtr& work) { return work != nullptr && is_it(work); });
+}
+
 std::vector<Ledger::Entry> Ledger::latest() const {
   std::vector<Entry> entries;
   std::lock_guard lock(mutex_);

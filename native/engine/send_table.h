@@ -16,7 +16,7 @@ class SendTable {
     uint64_t chunk;
   };
 
-  // Returns the cookie, which no other send has until it is removed.
+  // Returns the cookie, never 0, which no other send has until it is removed.
   uint64_t add(const Send& send) {
     if (free_.empty()) {
       free_.push_back(sends_.size());
@@ -33,7 +33,7 @@ class SendTable {
   }
 
  private:
-  std::vector<Send> sends_;  // by cookie
+  std::vector<Send> sends_{1};  // by cookie
   std::vector<uint64_t> free_;
 };
 

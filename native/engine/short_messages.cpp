@@ -34,7 +34,9 @@ bool ShortMessages::send(const ShortMessage& message) {
   if (link == nullptr || !parts_.fabric.shares_memory(message.peer)) return false;
   EagerCredit& credit = parts_.fabric.credit(message.peer);
   const uint64_t cost = message.bytes + EagerCredit::kFrameCost;
-  if (!credit.spend(cost)) return false;
+  const bool bulk = message.bytes > kEagerBytes;
+  if (bulk && !link->takes_at_once(message.bytes)) return false;
+  if (!(bulk ? credit.spend_on_bulk(cost) : credit.spend(cost))) return false;
   WorkHeader frame;
   frame.channel = message.channel;
   const std::optional<uint32_t> seq = parts_.ledger.take(message.channel);
@@ -46,7 +48,7 @@ bool ShortMessages::send(const ShortMessage& message) {
   frame.flags = kEagerFlag;
   frame.length = static_cast<uint32_t>(message.bytes);
   frame.signature = message.hash;
-  link->send(frame, message.data, 0);  // so few bytes are taken at once
+  link->send(frame, message.data, 0);
   remember(message.channel, *seq, message.signature, message.hash).assign(1, message.peer);
   return true;
 }

@@ -34,6 +34,14 @@ inline std::string twice_text(const std::string& who, const Signature& signature
   return who + " sent a chunk of " + signature.describe() + " twice, or long before its turn";
 }
 
+// Why the rank `who` may not call a work that needs memory of one in another channel.
+inline std::string overlap_text(const std::string& who, const Work& work, const Work& other) {
+  return who + " called " + work.request.signature.describe() + " on memory that " +
+         other.request.signature.describe() +
+         " of another group, or with another rank or tag, still works on, and one of them writes it: wait for the "
+         "first before the second is called";
+}
+
 inline constexpr const char* kNowIt = "; now it ";
 inline constexpr const char* kStillWaits = " still waits in ";
 inline constexpr const char* kHasCalled = " has called ";

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/futex.h"
 
@@ -11,6 +13,9 @@ namespace slipstream {
 
 namespace {
 
+// Of operations that know the dtype and the sizes of the other ranks' blocks only when these come: all are bytes to
+// them.
+constexpr std::string_view kWithSizes = "/with_sizes";
 constexpr uint64_t kWorthAClock = 1 << 14;  // elements: the exact time costs nothing beside so many
 
 // FNV-1a, 64 bits: stable across processes and machines.
@@ -66,24 +71,26 @@ uint32_t Signature::hash() const {
 }
 
 std::string Signature::describe() const {
-  const std::string kind = operation.substr(0, operation.find('/'));
-  const std::string named = name.empty() ? std::string() : "name='" + name + "'";
-  if (kind.starts_with("barrier")) return kind + "(" + named + ")";
-  std::string text = kind + "(";
+  std::string kind = operation.substr(0, operation.find('/'));
+  std::vector<std::string> parts;
   if (side != Side::none) {
-    const std::string details = kind.substr(std::min(kind.find('['), kind.size()));
-    text = side == Side::sender ? "send" + details + "(to " : "recv" + details + "(from ";
-    text += other_side < 0 ? "any rank, " : "rank " + std::to_string(other_side) + ", ";
-    if (extra != 0) text += "tag=" + std::to_string(static_cast<int32_t>(extra)) + ", ";
+    kind = (side == Side::sender ? "send" : "recv") + kind.substr(std::min(kind.find('['), kind.size()));
+    const std::string other = other_side < 0 ? "any rank" : "rank " + std::to_string(other_side);
+    parts.push_back((side == Side::sender ? "to " : "from ") + other);
+    if (extra != 0) parts.push_back("tag=" + std::to_string(static_cast<int32_t>(extra)));
   }
-  if (!named.empty()) text += named + ", ";
-  text += name_of(dtype);
-  if (count > 0) text += ", " + std::to_string(count) + (count == 1 ? " element" : " elements");
-  if (reduces) text += std::string(", op=") + name_of(op);
-  if (wire != WireType::exact) text += std::string(", wire=") + name_of(wire);
-  if (root >= 0) text += ", root=" + std::to_string(root);
-  text += ")";
-  return text;
+  if (!name.empty()) parts.push_back("name='" + name + "'");
+  const bool is_barrier = kind.starts_with("barrier");  // how it reduces its byte is nobody's business
+  if (!is_barrier && !operation.ends_with(kWithSizes)) {
+    parts.emplace_back(name_of(dtype));
+    if (count > 0) parts.push_back(std::to_string(count) + (count == 1 ? " element" : " elements"));
+  }
+  if (reduces && !is_barrier) parts.push_back(std::string("op=") + name_of(op));
+  if (wire != WireType::exact) parts.push_back(std::string("wire=") + name_of(wire));
+  if (root >= 0) parts.push_back("root=" + std::to_string(root));
+  std::string text = kind + "(";
+  for (size_t i = 0; i < parts.size(); ++i) text += (i > 0 ? ", " : "") + parts[i];
+  return text + ")";
 }
 
 Work::~Work() {

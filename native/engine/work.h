@@ -18,6 +18,7 @@
 #include "base/trace.h"
 #include "engine/counters.h"
 #include "engine/plan.h"
+#include "transport/frame.h"
 
 namespace slipstream {
 
@@ -173,10 +174,9 @@ inline uint64_t chunk_elements(const Request& request) {
 
 // A send, or a receive from one rank, that a link takes, or gives, at once.
 inline bool is_short_message(const Request& request) {
-  constexpr uint64_t kShort = 64 << 10;
   if (request.signature.side == Side::none || !request.candidates.empty()) return false;
   const uint64_t count = std::max(request.spaces[0].count, request.spaces[1].count);
-  return count <= kShort / size_of(request.signature.dtype);
+  return count <= kAtOnceBytes / size_of(request.signature.dtype);
 }
 
 inline bool is_windowed(const Request& request) { return request.part && request.part->windowed; }

@@ -4,6 +4,7 @@
 
 #include "base/float_state.h"
 #include "base/log.h"
+#include "engine/texts.h"
 #include "transport/crypto.h"
 #include "transport/handshake.h"
 
@@ -62,6 +63,12 @@ SessionOptions counted(SessionOptions options) {
 Error forked_off(int rank) {
   const std::string parent = "this process was forked off rank " + std::to_string(rank);
   return Error{Code::aborted, rank, {}, parent + " and is no rank itself: only the parent can communicate"};
+}
+
+// What a rank leaves with that has sent what others did not take.
+std::string words_of_loss(const std::string& words, double waited) {
+  return (words.empty() ? "finished and left the job" : words) + "; some of what it had sent is lost: a rank did not " +
+         "take it for " + seconds_text(seconds(waited));
 }
 
 // Turns the engine while `owing()` holds, for so many seconds at most.
@@ -211,7 +218,7 @@ bool Session::give_splitter(const WorkPtr& work) {
 Runner* without_work(Session& session, const Request& request, uint64_t count) {
   session.check_process();
   const uint64_t bytes = count * size_of(request.signature.dtype);
-  const bool is_short = bytes != 0 && bytes <= kEagerBytes && request.signature.side != Side::none;
+  const bool is_short = bytes != 0 && bytes <= kAtOnceBytes && request.signature.side != Side::none;
   return is_short && !session.trace_.on() && session.quiet() ? &session.runner_ : nullptr;
 }
 
@@ -338,13 +345,14 @@ void Session::close(const std::string& words, bool tell) {
   boards_.send_owed(now() + seconds(tell ? kLeaveSeconds : 0));
   // What lies in the memory of a link outlives its sender; what has no room there would not. A peer that lives makes
   // room within milliseconds, whatever its program does. One that is stopped counts as alive for a heartbeat.
-  turn_while(runner_, poller_, engine_, tell ? options_.heartbeat_seconds : 0,
-             [&] { return !engine_.failure() && shm_.owes(); });
+  runner_.as_driver([&] { engine_.tell_latest(); });
+  const auto owes = [&] { return !engine_.failure() && shm_.owes(); };
+  turn_while(runner_, poller_, engine_, tell ? options_.heartbeat_seconds : 0, owes);
   bool stays = true;
   runner_.as_driver([&] {
     report_strangers(now(), true);
     stays = tell || !engine_.failure();
-    engine_.leave(words);
+    engine_.leave(tell && owes() ? words_of_loss(words, options_.heartbeat_seconds) : words);
   });
   if (splitter_) splitter_->close();
   runner_.stop();

@@ -63,9 +63,9 @@ class ShmUnderFuzz final : public Events, public Arrivals {
       }
       case 4: {
         Frame frame;
-        frame.length = static_cast<uint32_t>(input.value<uint16_t>() % (kEagerBytes + 1));
+        frame.length = static_cast<uint32_t>(input.value<uint16_t>() % (kEagerBytes + 32));
         const std::vector<std::byte> data(frame.length);
-        link_->send(frame, data.data(), 0, 0);
+        if (frame.length <= kEagerBytes || link_->takes_at_once(frame.length)) link_->send(frame, data.data(), 0, 0);
         return;
       }
       case 5:
@@ -179,6 +179,7 @@ class ShmUnderFuzz final : public Events, public Arrivals {
   void arrived(Link& link, const Frame& f, const Payload& payload) override {
     require(downs_ == 0, "no upcall after Events::down");
     require(payload.size == f.length && f.length <= kMaxPayload, "a payload is as long as its frame says, and bounded");
+    require(f.length <= kEagerBytes || f.type == FrameType::data, "only data is bulk");
     if (payload.remote != 0) return fetch(link, payload);
     if (f.length > 0) sum_ += std::to_integer<uint64_t>(payload.data[0] | payload.data[f.length - 1]);
     if (payload.hold != 0) held_.push_back(payload);

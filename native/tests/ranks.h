@@ -81,7 +81,10 @@ class MemoryRank final : public RankUnderTest, Dialer, Pump {
   bool wait(Work& work, Time deadline) override { return runner_.wait(work, deadline); }
   std::byte* allocate(size_t bytes) override { return regions_.create(bytes)->memory.data(); }
   void leave() override {
-    runner_.as_driver([this] { engine_.leave(); });
+    runner_.as_driver([this] {
+      engine_.tell_latest();
+      engine_.leave();
+    });
     runner_.stop();
   }
   std::string report() override {

@@ -212,7 +212,7 @@ TEST(no_chunk_is_in_memory_already) {
     Rig rig;
     rig.begin(100, dtype);
     rig.frame(0, MessageType::data, 0, 0, 0, kPlaced, dtype);
-    CHECK(says(rig.failure(), "sent 0 bytes where this rank expects 65536"));
+    CHECK(says(rig.failure(), "rank 0 sent 0 bytes where rank 2 expects 65536"));
   }
 }
 

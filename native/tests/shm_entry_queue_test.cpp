@@ -76,6 +76,20 @@ TEST(nothing_overtakes_what_is_held_back) {
   CHECK((ends.take() == std::vector<uint64_t>{2, 3}));
 }
 
+TEST(whether_there_is_room_is_known_before) {
+  for (size_t bytes = Ring::kLeast; bytes <= Ring::kMost; bytes *= 2) {
+    Ends ends(bytes);
+    for (uint64_t value = 0; value < 500; ++value) {
+      const bool takes = ends.out.takes(Ends::body_of(value).size());
+      CHECK_EQ(ends.push(value), takes);
+      if (takes) continue;
+      CHECK(!ends.out.takes(0));  // nothing overtakes what waits
+      CHECK(!ends.take().empty());
+      CHECK(ends.out.flush());
+    }
+  }
+}
+
 TEST(a_full_ring_has_room_for_a_last_entry) {
   const std::vector<std::byte> last(EntryQueue::kMostLast);
   for (size_t bytes = Ring::kLeast; bytes <= Ring::kMost; bytes *= 2) {
@@ -87,7 +101,7 @@ TEST(a_full_ring_has_room_for_a_last_entry) {
       }
       std::vector<uint64_t> in_ring;
       for (uint64_t value = first; ends.push(value); ++value) in_ring.push_back(value);
-      ends.out.make_way();
+      ends.out.make_way(true);
       CHECK(ends.out.empty());
       CHECK(ends.out.push(9, 0, {last.data(), 32}, {last.data() + 32, last.size() - 32}, false));
       std::vector<uint64_t> got;

@@ -63,7 +63,7 @@ TEST(regions_wait_while_a_peer_does_not_take_them) {
     regions.push_back(sender.regions.create(frame.length));
     regions.back()->memory.data()[7] = static_cast<std::byte>(i % 251);
     frame.seq = static_cast<uint32_t>(i);
-    CHECK(!sender.ups[0]->send(frame, regions.back()->memory.data(), i));
+    CHECK(!sender.ups[0]->send(frame, regions.back()->memory.data(), i + 1));
     sender.turn();
   }
   CHECK(sender.transport.congested());

@@ -80,8 +80,9 @@ std::vector<Sent> schedule(unsigned seed, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const size_t kind = random() % 10;
     const size_t bytes = kind == 0   ? 0
-                         : kind == 1 ? 16384 + random() % 3
-                         : kind < 4  ? random() % 40'000
+                         : kind == 1 ? kEagerBytes - 1 + random() % 3
+                         : kind == 2 ? kAtOnceBytes - 1 + random() % 3
+                         : kind < 5  ? random() % 80'000
                                      : random() % 64;
     all.push_back({static_cast<int>(random() % 3), bytes});
   }
@@ -174,6 +175,33 @@ TEST(a_sender_does_not_run_ahead_without_end) {
   CHECK(send_at_once(sends, message(0, 1), data.data(), data.size()));
 }
 
+TEST(long_messages_leave_room_for_short_ones) {
+  Ranks ranks(Wire::shm, 2);
+  meet(ranks);
+  Session &sends = session_of(ranks.at(0)), &receives = session_of(ranks.at(1));
+  std::vector<std::byte> data(kAtOnceBytes, std::byte{9}), place(kAtOnceBytes);
+  constexpr size_t kMost = EagerCredit::kBulkBytes / (kAtOnceBytes + EagerCredit::kFrameCost);
+  size_t sent = 0;
+  const Time limit = now() + seconds(30);
+  while (sent < kMost && now() < limit)  // the ring holds three of them at a time
+    sent += send_at_once(sends, message(0, 1), data.data(), data.size()) ? 1 : 0;
+  CHECK_EQ(sent, kMost);
+  CHECK(!send_at_once(sends, message(0, 1), data.data(), data.size()));
+  CHECK(send_at_once(sends, message(0, 2), data.data(), kEagerBytes));
+  size_t count = 0;
+  while (count == 0 && now() < limit)
+    count += received(receives, message(1, 2), place.data(), kEagerBytes, true) ? 1 : 0;
+  CHECK_EQ(count, size_t{1});
+  count = 0;
+  while (count < sent && now() < limit)
+    count += received(receives, message(1, 1), place.data(), place.size(), true) ? 1 : 0;
+  CHECK_EQ(count, sent);
+  CHECK(place == data);
+  bool again = false;  // once the receiver has said so
+  while (!again && now() < limit) again = send_at_once(sends, message(0, 1), data.data(), data.size());
+  CHECK(again);
+}
+
 TEST(messages_that_are_taken_in_another_order_give_their_room_back) {
   constexpr size_t kBytes = 16000;
   constexpr int kRounds = 200;  // three times what a receiver may hold
@@ -199,6 +227,43 @@ TEST(messages_that_are_taken_in_another_order_give_their_room_back) {
           }
       });
     }
+}
+
+// Bulk leaves before its receiver says `ready`, which comes when the sender has forgotten it.
+TEST(leave_to_send_what_has_long_been_sent_takes_no_memory) {
+  constexpr size_t kBulk = kEagerBytes + 1;
+  constexpr int kRounds = 400, kEach = 8, kShort = 70;  // more than a channel remembers
+  EngineOptions options;
+  options.early_bytes = 256 << 10;  // less than all of it would take, on the sender
+  MemoryHub hub(2);
+  MemoryRank sends(hub, 0, 2, {0, 1}, options), receives(hub, 1, 2, {0, 1}, options);
+  std::vector<std::byte> data(kBulk, std::byte{3}), place(kBulk);
+  const auto begin = [](MemoryRank& rank, int r, std::byte* at, size_t bytes) {
+    Request request = message(r, 1);
+    request.signature.count = bytes;
+    for (size_t i = 0; i < 2; ++i) request.spaces[i] = {at, bytes, {}};
+    const WorkPtr work = rank.prepare(request, request.channel);
+    rank.submit(work);
+    return work;
+  };
+  const auto finish = [](MemoryRank& rank, const std::vector<WorkPtr>& works) {
+    for (const WorkPtr& work : works) {
+      CHECK(rank.wait(*work, now() + seconds(30)));
+      CHECK_EQ(work->error().text, std::string());
+    }
+  };
+  const std::vector<WorkPtr> first{begin(sends, 0, data.data(), 1), begin(receives, 1, place.data(), 1)};
+  finish(sends, {first[0]});  // now there is a link
+  finish(receives, {first[1]});
+  for (int round = 0; round < kRounds; ++round)
+    for (const int r : {0, 1}) {
+      MemoryRank& rank = r == 0 ? sends : receives;
+      std::byte* const at = r == 0 ? data.data() : place.data();
+      std::vector<WorkPtr> works;
+      for (int i = 0; i < kEach + kShort; ++i) works.push_back(begin(rank, r, at, i < kEach ? kBulk : 1));
+      finish(rank, works);
+    }
+  CHECK(place == data);
 }
 
 TEST(what_does_not_fit_is_an_error_that_names_both) {
@@ -265,8 +330,9 @@ TEST(what_no_message_of_this_kind_is_does_nothing) {
     meet(ranks);
     Session& session = session_of(ranks.at(0));
     CHECK(!send_at_once(session, message(0, 0), data.data(), 0));
-    CHECK(!send_at_once(session, message(0, 0), data.data(), (16 << 10) + 1));
-    CHECK_EQ(send_at_once(session, message(0, 0), data.data(), 16 << 10), wire == Wire::shm);
+    CHECK(!send_at_once(session, message(0, 0), data.data(), kAtOnceBytes + 1));
+    for (const uint64_t bytes : {kEagerBytes, kEagerBytes + 1, kAtOnceBytes})
+      CHECK_EQ(send_at_once(session, message(0, 0), data.data(), bytes), wire == Wire::shm);
     const WorkPtr other = as_work(session, message(0, 1), data.data(), data.size());
     session.submit(other);
     CHECK(!send_at_once(session, message(0, 0), data.data(), 10));  // beside a work

@@ -36,6 +36,10 @@ static_assert(sizeof(Frame) == 32);
 
 // Payloads up to this size are never held back; larger ones are bulk.
 inline constexpr uint32_t kEagerBytes = 16 << 10;
+// No bulk that a link takes at once (Link::takes_at_once) is larger.
+inline constexpr uint32_t kAtOnceBytes = 64 << 10;
+// No reason is longer, of an abort or a goodbye: a link always has room for one.
+inline constexpr uint32_t kMostReasonBytes = 4320;
 // No payload is larger, whoever sends it.
 inline constexpr uint32_t kMaxPayload = 4 << 20;
 

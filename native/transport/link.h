@@ -55,9 +55,13 @@ class Link {
 
   // Sends a frame and `frame.length` bytes at `data`. True: the bytes have been taken, `data` is free again.
   // False: `data` must stay valid and unchanged until Events::sent(link, cookie).
-  // Frames other than bulk data (length > kEagerBytes) never wait behind bulk and are always taken at once.
+  // Frames other than bulk data (length > kEagerBytes) are always taken at once. So is bulk with cookie 0, for which
+  // the link has to have room: takes_at_once().
   // `urgency`: over a network bulk overtakes what is less urgent and has not begun to leave.
   virtual bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency = 0) = 0;
+
+  // Whether the link has room now for a copy of so many bytes of bulk, as long as nothing else is sent.
+  virtual bool takes_at_once(size_t /*bytes*/) const { return false; }
 
   // Returns the memory of a payload that arrived.
   virtual void release(const Payload& payload) = 0;

@@ -41,6 +41,12 @@ def test_a_rate_in_bytes_is_refused_and_told_in_bits(text: str) -> None:
         parse_rate(text)
 
 
+@pytest.mark.parametrize("text", ["500mb", "500 mb/s", "1.5gb"])
+def test_a_rate_that_may_be_in_bytes_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"may be bits or bytes; for bits write [\d.]+[mg]bit"):
+        parse_rate(text)
+
+
 @given(st.integers(1, 10**9).map(lambda kilobits: kilobits * 1000))
 def test_a_written_rate_is_read_back(rate: int) -> None:
     assert abs(parse_rate(format_rate(rate)) - rate) <= rate * 1e-6

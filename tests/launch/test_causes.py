@@ -182,8 +182,10 @@ def test_a_python_without_slipstream_is_named(tag: str, tmp_path: Path) -> None:
         code, _, err = run(tag, "-np", "2", *options, "--", *command, "-c", "import slipstream")
         assert code == 1
         assert err.splitlines()[-1].startswith(said), err
+    code, _, err = run(tag, "-np", "1", "--", str(python), "-c", "import numpy, slipstream")
+    assert f"{python} has no numpy; the launcher runs with" in err.splitlines()[-1]
     code, _, err = run(tag, "-np", "1", "--", str(python), "-c", "import something_else")
-    assert "has no slipstream" not in err
+    assert "the launcher runs with" not in err
 
 
 def test_a_host_has_one_name() -> None:

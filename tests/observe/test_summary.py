@@ -84,12 +84,18 @@ def test_advice_for_a_slow_link_names_both_ends() -> None:
 
 def test_the_text_has_what_people_look_for() -> None:
     shown = text(report([snapshot(0), None, snapshot(2)]))
-    assert "3 ranks on 2 hosts" in shown
+    assert "3 ranks on 2 hosts, 10.0 s" in shown
     assert "no answer      rank 1" in shown
     assert "median 100 ms" in shown
     assert "50 ms exposed (50%)" in shown
     assert "<= 16 MiB" in shown
     assert "straggler      none" in shown
+
+
+def test_the_text_says_how_many_reducers_take_part() -> None:
+    found = report([snapshot(r, reducers=2) for r in range(2)])
+    assert "2 ranks on 2 hosts, 2 reducers, " in text(found)
+    assert "1 reducer, " in text(found | {"reducers": 1})
 
 
 def test_a_run_without_steps_says_how_to_mark_them() -> None:

@@ -28,6 +28,7 @@ enum RecordKind : uint32_t {
 };
 enum MessageKind : uint32_t { kSetup = 1, kRegion = 2 };
 
+static_assert(kAtOnceBytes == Ring::kMost / 4);
 constexpr double kCopySeconds = 0.005;
 // Until the socket says that a process has ended that could not be read: its memory goes first.
 constexpr double kEndSeconds = 1;
@@ -130,6 +131,12 @@ bool read_body(const Ring::EntryHeader& entry, const std::byte* body, T& into) {
   if (entry.size - sizeof(entry) != sizeof(into)) return false;
   std::memcpy(&into, body, sizeof(into));
   return true;
+}
+
+bool is_sound(const Frame& frame, const Ring::EntryHeader& entry) {
+  const bool is_known = frame.type >= FrameType::data && static_cast<uint8_t>(frame.type) <= kLastFrameType;
+  const bool is_short = frame.length <= kEagerBytes || frame.type == FrameType::data;
+  return is_known && is_short && frame.length == entry.size - sizeof(entry) - sizeof(frame);
 }
 
 }  // namespace
@@ -329,11 +336,10 @@ bool ShmLink::send(const Frame& frame, const std::byte* data, uint64_t cookie, i
   if (!open_) return true;  // Events::down has been told
   count(frame.length, 0);
   if (frame.type == FrameType::abort || frame.type == FrameType::goodbye) {  // what waits may never find room
-    flush_entries();
+    entries_.make_way(messages_.empty());
     messages_.clear();
-    entries_.make_way();
   }
-  if (frame.length <= kEagerBytes) {
+  if (frame.length <= kEagerBytes || cookie == 0) {
     push(kFrame, 0, bytes_of(frame), {data, frame.length});
     return true;
   }
@@ -412,7 +418,7 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
   const size_t bytes = entry.size - sizeof(entry);
   switch (entry.kind) {
     case kFrame:
-      if (bytes < sizeof(Frame) || bytes > sizeof(Frame) + kEagerBytes) return false;
+      if (bytes < sizeof(Frame) || bytes > sizeof(Frame) + kAtOnceBytes) return false;
       handle_frame(entry, body);
       return true;
     case kDescriptor:
@@ -454,9 +460,7 @@ bool ShmLink::handle(const Ring::EntryHeader& entry, const std::byte* body) {
 void ShmLink::handle_frame(const Ring::EntryHeader& entry, const std::byte* body) {
   Frame frame;
   std::memcpy(&frame, body, sizeof(frame));
-  const size_t length = entry.size - sizeof(entry) - sizeof(frame);
-  if (frame.length != length || frame.type < FrameType::data || static_cast<uint8_t>(frame.type) > kLastFrameType)
-    return fail(malformed(peer_, "frame"));
+  if (!is_sound(frame, entry)) return fail(malformed(peer_, "frame"));
   if (frame.type == FrameType::goodbye) {
     peer_said_goodbye_ = true;
     goodbye_reason_.assign(reinterpret_cast<const char*>(body) + sizeof(frame), frame.length);

@@ -54,6 +54,9 @@ class ShmLink final : public Link, private Handler {
   ~ShmLink() override;
 
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) override;
+  bool takes_at_once(size_t bytes) const override {  // then it has room for another one, wherever they begin
+    return up_ && messages_.empty() && bytes <= incoming_.bytes() / 4 && entries_.takes(sizeof(Frame) + bytes);
+  }
   void release(const Payload& payload) override;
   bool needs_shared_memory() const override { return true; }
   bool far() const override { return distance_.far(); }

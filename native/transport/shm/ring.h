@@ -42,19 +42,11 @@ class Ring {
   // Producer: space for an entry with `bytes` of body, or null if the ring has none, or would afterwards have none for
   // an entry with `spare` bytes of body (0: it need not). commit() publishes it.
   std::byte* reserve(uint32_t kind, uint64_t value, size_t bytes, size_t spare) {
+    if (!has_room(bytes, spare)) return nullptr;
     const size_t size = sizeof(EntryHeader) + bytes;
     const size_t span = aligned(size);
     uint64_t tail = shared_->tail.load(std::memory_order_relaxed);
     const size_t skip = skip_before(tail, span);
-    uint64_t end = tail + skip + span;
-    if (spare != 0) {
-      const size_t more = aligned(sizeof(EntryHeader) + spare);
-      end += skip_before(end, more) + more;
-    }
-    if (end - head_seen_ > bytes_) {
-      head_seen_ = shared_->head.load(std::memory_order_acquire);
-      if (end - head_seen_ > bytes_) return nullptr;
-    }
     if (skip > 0) {
       const EntryHeader wrap{0, 0, 0};
       std::memcpy(data_ + (tail & (bytes_ - 1)), &wrap, sizeof(wrap));
@@ -65,6 +57,14 @@ class Ring {
     std::memcpy(place, &entry, sizeof(entry));
     next_tail_ = tail + span;
     return place + sizeof(entry);
+  }
+
+  // Producer: whether reserve() would find space.
+  bool has_room(size_t bytes, size_t spare) {
+    const uint64_t end = end_of(shared_->tail.load(std::memory_order_relaxed), bytes, spare);
+    if (end - head_seen_ <= bytes_) return true;
+    head_seen_ = shared_->head.load(std::memory_order_acquire);
+    return end - head_seen_ <= bytes_;
   }
 
   // Sequentially consistent, because it pairs with the consumer's "asleep" flag (see Bell).
@@ -103,6 +103,15 @@ class Ring {
   size_t skip_before(uint64_t tail, size_t span) const {
     const size_t at = tail & (bytes_ - 1);
     return at + span > bytes_ ? bytes_ - at : 0;
+  }
+
+  // Where such an entry, and one with `spare` bytes behind it, would end.
+  uint64_t end_of(uint64_t tail, size_t bytes, size_t spare) const {
+    const size_t span = aligned(sizeof(EntryHeader) + bytes);
+    const uint64_t end = tail + skip_before(tail, span) + span;
+    if (spare == 0) return end;
+    const size_t more = aligned(sizeof(EntryHeader) + spare);
+    return end + skip_before(end, more) + more;
   }
 
   Shared* shared_ = nullptr;

@@ -1,9 +1,10 @@
 // Links between ranks of one host. A link is a pair of rings in a shared mapping plus a unix socket, which
 // authenticates, passes file descriptors and tells at once when the peer dies.
 //
-// Small payloads travel inside the ring. Bulk travels as a descriptor (region, offset): the receiver reads the
-// sender's memory in place and gives the descriptor's ticket back, which completes the send. Where the kernel allows
-// it (private_reads.h), a descriptor may name private memory of the sender's.
+// Small payloads travel inside the ring, and bulk that is to be taken at once. Other bulk travels as a descriptor
+// (region, offset): the receiver reads the sender's memory in place and gives the descriptor's ticket back, which
+// completes the send. Where the kernel allows it (private_reads.h), a descriptor may name private memory of the
+// sender's.
 #pragma once
 
 #include <memory>

@@ -17,7 +17,8 @@ TIME_UNITS = "us, ms, s, m, min or h (small letters)"
 def parse_rate(text: str) -> int:
     """Bits a second of ``500mbit``, ``2.5gbit``, ``10Gbit/s``, ``100gbps`` or ``100Gb``.
 
-    ValueError for anything else: a number alone, bytes (``GB`` with a large B), or nothing a second.
+    ValueError for anything else: a number alone, bytes (``GB`` with a large B), what may be either (``gb``), or
+    nothing a second.
     """
     match = re.fullmatch(_NUMBER + r"\s*([kmgt]?)(bit(?:/s)?|bps|b(?:/s)?)", text.strip(), re.IGNORECASE)
     if match is None:
@@ -28,6 +29,10 @@ def parse_rate(text: str) -> int:
         bits = format_rate(8 * float(match[1]) * _RATES[match[2].lower()])
         raise ValueError(
             f"{text!r:.40} is not a rate: B stands for bytes, and rates are in bits a second, such as {bits}"
+        )
+    if match[2].islower() and match[3].lower() in ("b", "b/s"):
+        raise ValueError(
+            f"{text!r:.40} is not a rate: {match[2]}b may be bits or bytes; for bits write {match[1]}{match[2]}bit"
         )
     rate = round(float(match[1]) * _RATES[match[2].lower()])
     if not 1 <= rate <= 10**14:

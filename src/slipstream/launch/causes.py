@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
@@ -20,6 +21,7 @@ __all__ = ["Causes", "Failure", "advice", "explained"]
 _TRACEBACK = b"Traceback (most recent call last):"
 _LOST = re.compile(r"\bPeerLost: (?:the job has failed before: )?rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _MESSAGE = re.compile(r"\bstill waits in (?:send|recv)\b")
 _MOST = 8000
 _ABORTED = 128 + signal.SIGABRT  # how C++ ends a process whose exception nobody catches
@@ -250,10 +252,10 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
         )
         ways = _ways_to_join(cause.faces)
         return f"{cure}, or let it join after its loop ({ways})" if ways else cure
-    missing = cause.error.startswith("ModuleNotFoundError: No module named 'slipstream'")
-    if missing and program is not None and program != sys.executable:
+    missing = _MISSING.match(cause.error)
+    if missing and program is not None and program != sys.executable and find_spec(missing[1]) is not None:
         return (
-            f"{program} has no slipstream; the launcher runs with {sys.executable}. Activate that environment, "
+            f"{program} has no {missing[1]}; the launcher runs with {sys.executable}. Activate that environment, "
             "or give its python in the command"
         )
     return ""

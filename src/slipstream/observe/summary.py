@@ -171,8 +171,9 @@ def _any_of(ways: list[str]) -> str:
 
 def text(found: Report) -> str:
     """The report as lines for people."""
-    ranks = f"{found['ranks']} rank{'s' * (found['ranks'] != 1)} on {found['hosts']} host{'s' * (found['hosts'] != 1)}"
-    lines = [f"slipstream: summary of job {found['job']!r}: {ranks}, {found['seconds']:.1f} s"]
+    ranks = f"{_counted(found['ranks'], 'rank')} on {_counted(found['hosts'], 'host')}"
+    reducers = f", {_counted(found['reducers'], 'reducer')}" if found["reducers"] else ""
+    lines = [f"slipstream: summary of job {found['job']!r}: {ranks}{reducers}, {found['seconds']:.1f} s"]
     if found["unknown"]:
         lines.append(
             f"  no answer      rank{'s' * (len(found['unknown']) > 1)} {', '.join(map(str, found['unknown']))}"
@@ -191,6 +192,10 @@ def text(found: Report) -> str:
     lines.append(f"  straggler      {straggler['text'] if straggler else 'none'}")
     lines += [f"  try            {one}" for one in found["advice"]]
     return "\n".join(lines)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _text_of_steps(steps: dict[str, Any] | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -226,6 +227,49 @@ def check_made_anew() -> str:
     return _until_the_end(call)
 
 
+def check_objects_made_anew() -> str:
+    """Each step calls an object of a class of its own; rank 0 cannot trace the third one."""
+
+    def call(number: int) -> Any:
+        class Step:
+            def __call__(self, x: Any) -> Any:
+                if number == 3 and hvd.rank() == 0:
+                    raise ValueError("cannot be traced")
+                return hvd.allreduce(x, op=hvd.Sum)
+
+        return tf.function(functools.partial(Step()))(tf.constant(float(number))).numpy()
+
+    return _until_the_end(call)
+
+
+def check_concrete_functions(anew: bool) -> str:
+    """Rank 0 cannot make the concrete function of the third step."""
+    bad = []
+
+    def step(x: Any) -> Any:
+        if bad:
+            raise ValueError("cannot be traced")
+        return tf.reduce_sum(hvd.allreduce(x, op=hvd.Sum))
+
+    function = tf.function(step)
+
+    def call(number: int) -> Any:
+        bad[:] = [number] if number == 3 and hvd.rank() == 0 else []
+        of = tf.function(lambda x: step(x)) if anew else function
+        concrete = of.get_concrete_function(tf.TensorSpec([1] if number < 3 else [None]))
+        return concrete(tf.constant([float(number)])).numpy()
+
+    return _until_the_end(call)
+
+
+def check_concrete_functions_made_anew() -> str:
+    return check_concrete_functions(True)
+
+
+def check_concrete_functions_of_one() -> str:
+    return check_concrete_functions(False)
+
+
 def check_then_concrete() -> str:
     """Rank 0 cannot trace the function. All go on with concrete functions of it."""
 
@@ -376,6 +420,9 @@ def test_the_job_goes_on(ranks: Any, check: Any) -> None:
         check_later_trace,
         check_second_trace,
         check_made_anew,
+        check_objects_made_anew,
+        check_concrete_functions_of_one,
+        check_concrete_functions_made_anew,
         check_then_concrete,
         check_condition,
     ],

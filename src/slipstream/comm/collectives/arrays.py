@@ -501,10 +501,10 @@ def send(x: Buffer, dst: int, *, tag: int = 0, group: Group | None = None, async
     ``x``: a NumPy array, CPU tensor or buffer; the receiver takes as many elements of its dtype. ``dst``: the rank
     of the group that gets it. ``tag``: tells messages between two ranks apart; those of one tag keep their order.
     ``group``: the ranks that ``dst`` counts in, default all. ``async_op``: return a `Work` at once; ``x`` is free
-    after its ``wait()``. Returns None once ``x`` may be changed. That may be when the receiver has called `recv`:
-    above 16 KiB, or if about 1 MiB of shorter messages waits at the receiver, where each counts 64 bytes more. So
-    two ranks that both send first need ``async_op``. Raises TypeError or ValueError for arguments that do not fit, a
-    SlipstreamError when the operation fails.
+    after its ``wait()``. Returns None once ``x`` may be changed. Above 16 KiB that may be when the receiver has
+    called `recv`, and for shorter ones if about 1 MiB of them waits at the receiver, where each counts 64 bytes
+    more. So two ranks that both send first need ``async_op``. Raises TypeError or ValueError for arguments that do
+    not fit, a SlipstreamError when the operation fails.
 
     >>> other = 1 - slipstream.rank()
     >>> work = slipstream.send(numpy.ones(2), other, async_op=True)

@@ -151,11 +151,16 @@ def _give_up(
 
 
 def _key_of(function: Any) -> tuple[str, Any]:
-    """The name and the code of a function. A method's is not that of TensorFlow's wrapper, which all methods have."""
+    """The name of a function, and its code.
+
+    A method's code is not that of TensorFlow's wrapper, which all methods have; an object's is that of its class.
+    """
     _, python = tf_decorator.unwrap(function.python_function)
     while isinstance(python, functools.partial):
         python = python.func
-    return function.name, getattr(python, "__code__", type(python))
+    kind = type(python)
+    called = python if hasattr(python, "__code__") else kind.__call__
+    return function.name, getattr(called, "__code__", (kind.__module__, kind.__qualname__))
 
 
 def _has_key(function: Any, key: tuple[str, Any]) -> bool:
@@ -263,6 +268,7 @@ def _install() -> None:
     Context.call_function = call_function
     Function.__call__ = _watched(Function.__call__)
     ConcreteFunction.__call__ = _watched(ConcreteFunction.__call__)
+    Function.get_concrete_function = _watched_trace(Function.get_concrete_function)
 
 
 def _traces_of(function: Any) -> list[Any]:
@@ -291,7 +297,22 @@ def _watched(call: Any) -> Any:
     return watched
 
 
-def _not_run(function: Any, error: BaseException) -> None:
+def _watched_trace(trace: Any) -> Any:
+    """``trace`` makes a concrete function. Where it fails, the program may have meant to call that in this step."""
+
+    @functools.wraps(trace)
+    def watched(self: Any, *args: Any, **kwds: Any) -> Any:
+        try:
+            return trace(self, *args, **kwds)
+        except BaseException as error:
+            if tf.executing_eagerly():
+                _not_run(self, error, called=False)
+            raise
+
+    return watched
+
+
+def _not_run(function: Any, error: BaseException, called: bool = True) -> None:
     """A call has failed before the function ran. If its lines cannot be had, the job ends: the call's error stays."""
     if not jobs.is_initialized():
         return
@@ -307,7 +328,7 @@ def _not_run(function: Any, error: BaseException) -> None:
         world().abort(f"a function of TensorFlow has failed, and its operations are not known: {problem!r}")
         return
     # Where the function may have other traces, it might have come to another one, with other operations.
-    is_sure = isinstance(function, ConcreteFunction) or function.input_signature is not None
+    is_sure = called and (isinstance(function, ConcreteFunction) or function.input_signature is not None)
     within = Within(
         lines=frozenset().union(*(one.lines for one in found)),
         certain=frozenset.intersection(*(one.certain for one in found)) if is_sure else frozenset(),
