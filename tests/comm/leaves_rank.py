@@ -35,6 +35,30 @@ def stopped(_: Path) -> None:
         slipstream.broadcast(np.ones(4000, np.float32), 0)
 
 
+def latest(folder: Path) -> None:
+    """Rank 0 sends about as much as a ring holds; the last message is none that rank 1 receives."""
+    count = int(sys.argv[3])
+    x = np.zeros(4000, np.uint8)
+    for _ in range(3):  # the next ones need no works
+        slipstream.send(x, 1) if slipstream.rank() == 0 else slipstream.recv(x, 0)
+    slipstream.barrier()
+    if slipstream.rank() == 0:
+        while _state_of(int((folder / "pid").read_text())) != "T":
+            time.sleep(0.01)
+        for _ in range(count):
+            slipstream.send(x, 1)
+        (folder / "sent").touch()
+        return
+    os.kill(os.getpid(), signal.SIGSTOP)
+    for _ in range(count - 1):
+        slipstream.recv(x, 0)
+    slipstream.recv(np.zeros(1000, np.float32), 0)
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def uneven(_: Path) -> None:
     """Blocks of most ranks are empty long before that of one has come round; chunks are as small as frames."""
     slipstream.world().use("all_gather", "ring", 16 << 10)
@@ -44,5 +68,7 @@ def uneven(_: Path) -> None:
 
 
 slipstream.init()
+if slipstream.rank() == 1 and sys.argv[1] == "latest":
+    (Path(sys.argv[2]) / "pid").write_text(str(os.getpid()))
 globals()[sys.argv[1]](Path(sys.argv[2]))
 slipstream.shutdown()

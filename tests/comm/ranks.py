@@ -7,7 +7,8 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,14 @@ def transport_environment(transport: str, rank: int) -> dict[str, str]:
     if transport == "mixed":
         return {"SLIPSTREAM_HOST_ID": f"pretended-{rank % 2}", "SLIPSTREAM_INTERFACE": "lo"}
     return {"SLIPSTREAM_TRANSPORT": transport}
+
+
+def wait_until(what: str, true: Callable[[], bool], job: Sequence[Rank]) -> None:
+    """Polls files that other processes write, and states of processes."""
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline, (what, [r.text() for r in job])
+        time.sleep(0.005)
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,11 @@ QUICK = 5  # seconds; a leave that waits for the end of a connection which a chi
 NEVER = {"SLIPSTREAM_HEARTBEAT": "1000"}  # seconds: no test waits for it
 
 
-def wait_until(what: str, true: Callable[[], bool], job: list[ranks.Rank]) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline, (what, [r.text() for r in job])
-        time.sleep(0.005)  # a poll of files that other processes write
-
-
 def told(rank: ranks.Rank, job: list[ranks.Rank]) -> dict[str, Any]:
     """What a rank says in its line of JSON."""
-    wait_until(f"rank {rank.number}", lambda: "}\n" in rank.text() or rank.process.poll() is not None, job)
+    ranks.wait_until(
+        f"rank {rank.number}", lambda: "}\n" in rank.text() or rank.process.poll() is not None, job
+    )
     lines = [line for line in rank.text().splitlines() if line.startswith("{")]
     assert len(lines) == 1, rank.text()
     found: dict[str, Any] = json.loads(lines[0])
@@ -37,7 +30,7 @@ def told(rank: ranks.Rank, job: list[ranks.Rank]) -> dict[str, Any]:
 def test_a_child_has_nothing_of_the_session_and_hides_no_death(transport: str, tmp_path: Path) -> None:
     with ranks.started(SCRIPT, 2, transport=transport, args=["killed", str(tmp_path)], env=NEVER) as job:
         try:
-            wait_until("ranks", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
+            ranks.wait_until("ranks", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
             job[1].process.kill()
             lost = told(job[0], job)
         finally:
@@ -98,7 +91,7 @@ def test_workers_of_a_data_loader_hide_no_death(transport: str, tmp_path: Path) 
     pytest.importorskip("torch")
     with ranks.started(SCRIPT, 2, transport=transport, args=["loads", str(tmp_path)], env=NEVER) as job:
         try:
-            wait_until("ranks", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
+            ranks.wait_until("ranks", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
             job[1].process.kill()
             assert told(job[0], job)["rank"] == 1
         finally:

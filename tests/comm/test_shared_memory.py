@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from comm import ranks
 
 SCRIPT = Path(__file__).with_name("shared_memory_rank.py")
-
-
-def wait_until(what: str, true: Callable[[], bool], job: list[ranks.Rank]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, (what, [r.text() for r in job])
-        time.sleep(0.005)  # a poll of files, and of the states of processes
 
 
 def state(rank: ranks.Rank) -> str:
@@ -29,7 +20,7 @@ def state(rank: ranks.Rank) -> str:
 
 def stop(rank: ranks.Rank, job: list[ranks.Rank]) -> None:
     rank.process.send_signal(signal.SIGSTOP)
-    wait_until("a stopped process", lambda: state(rank) == "T", job)
+    ranks.wait_until("a stopped process", lambda: state(rank) == "T", job)
 
 
 def knocks_at(job: list[ranks.Rank], folder: Path) -> bool:
@@ -46,10 +37,10 @@ def reports(rank: ranks.Rank) -> list[dict[str, Any]]:
 
 def test_a_stopped_rank_that_is_killed_while_a_peer_knocks_is_named(tmp_path: Path) -> None:
     with ranks.started(SCRIPT, 2, args=["knock", str(tmp_path)]) as job:
-        wait_until("rank 0", (tmp_path / "ready").exists, job)
+        ranks.wait_until("rank 0", (tmp_path / "ready").exists, job)
         stop(job[0], job)
         (tmp_path / "stopped").touch()
-        wait_until("a knock", lambda: knocks_at(job, tmp_path), job)
+        ranks.wait_until("a knock", lambda: knocks_at(job, tmp_path), job)
         job[0].process.kill()
         (error,) = reports(job[1])
     assert (error["error"], error["rank"]) == ("PeerLost", 0), error
@@ -59,9 +50,11 @@ def test_a_stopped_rank_that_is_killed_while_a_peer_knocks_is_named(tmp_path: Pa
 def test_a_rank_that_wakes_up_does_not_write_to_memory_of_a_survivor(tmp_path: Path) -> None:
     env = {"SLIPSTREAM_HEARTBEAT": "1"}
     with ranks.started(SCRIPT, 2, args=["write", str(tmp_path)], env=env) as job:
-        wait_until("broadcasts", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
+        ranks.wait_until(
+            "broadcasts", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job
+        )
         stop(job[1], job)
-        wait_until("the survivor", (tmp_path / "reused").exists, job)
+        ranks.wait_until("the survivor", (tmp_path / "reused").exists, job)
         job[1].process.send_signal(signal.SIGCONT)
         lost, survivor = reports(job[0])
         (woken,) = reports(job[1])
@@ -73,9 +66,11 @@ def test_a_rank_that_wakes_up_does_not_write_to_memory_of_a_survivor(tmp_path: P
 def test_a_rank_that_wakes_up_does_not_take_what_a_survivor_has_overwritten(tmp_path: Path) -> None:
     env = {"SLIPSTREAM_HEARTBEAT": "1"}
     with ranks.started(SCRIPT, 2, args=["read", str(tmp_path)], env=env) as job:
-        wait_until("broadcasts", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job)
+        ranks.wait_until(
+            "broadcasts", lambda: all((tmp_path / f"running{r}").exists() for r in range(2)), job
+        )
         stop(job[1], job)
-        wait_until("the survivor", (tmp_path / "reused").exists, job)
+        ranks.wait_until("the survivor", (tmp_path / "reused").exists, job)
         job[1].process.send_signal(signal.SIGCONT)
         (woken,) = reports(job[1])
         (tmp_path / "done").touch()
