@@ -5,7 +5,6 @@ On rank 0 every call is made in a function of its own, whose arrays nobody holds
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -61,8 +60,8 @@ def recv(n: int) -> tuple[Callable[[], object], Callable[[], None]]:
 
 
 def send_waits(n: int) -> bool:
-    """Whether the receiver has to call its side first. Between hosts, much leaves before."""
-    return n >= SIZES[2 if os.environ["SLIPSTREAM_TRANSPORT"] == "tcp" else 1]
+    """Whether the receiver has to call its side first."""
+    return n >= SIZES[2]
 
 
 def send(n: int) -> tuple[Callable[[], object], Callable[[], None]]:
