@@ -97,14 +97,14 @@ endif
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := $(wildcard tests/faces/tensorflow tests/faces/keras tests/faces/jax) \
   tests/faces/test_as_horovod.py tests/faces/test_jax_unmodified.py tests/faces/test_jax_devices.py \
-  tests/test_daily.py
+  tests/faces/test_jax_memory.py tests/faces/test_lightgbm.py tests/faces/test_ray.py tests/test_daily.py
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 $(FRAMEWORKS)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py
-	@echo "installing TensorFlow, Keras, JAX and PyTorch into $(FRAMEWORKS)"
+	@echo "installing TensorFlow, Keras, JAX, LightGBM, Ray and PyTorch into $(FRAMEWORKS)"
 	@$(BIN)/python -m venv $(FRAMEWORKS)
 	@$(FRAMEWORKS)/bin/python -m pip install -qq -c constraints.txt "$(TORCH)"
-	@$(BIN)/python .ci/requirements.py torch,tensorflow,keras,jax,test > $(FRAMEWORKS)/requirements.txt
+	@$(BIN)/python .ci/requirements.py torch,tensorflow,keras,jax,lightgbm,ray,test > $(FRAMEWORKS)/requirements.txt
 	@$(FRAMEWORKS)/bin/python -m pip install -qq -c constraints.txt -r $(FRAMEWORKS)/requirements.txt
 	@$(FRAMEWORKS)/bin/python -m pip install -qq --no-deps "$(TF_KERAS)"
 	@touch $@
@@ -114,7 +114,7 @@ $(FRAMEWORKS)/package.stamp: $(VENV)/package.stamp $(FRAMEWORKS)/dependencies.st
 	@touch $@
 
 .PHONY: test-frameworks test-frameworks-all frameworks-tests
-test-frameworks: build  ## the tests of the faces of TensorFlow, Keras and JAX, in an environment of their own
+test-frameworks: build  ## the tests of the faces of TensorFlow, Keras, JAX, LightGBM and Ray, in an environment of their own
 	@if $(BIN)/python -c '$(FITS)'; then $(MAKE) --no-print-directory frameworks-tests MARKED='$(MARKED)'; \
 	  else echo "skipped: TensorFlow, Keras and JAX have releases for Python 3.11 to 3.13, not for $(BIN)/python"; fi
 
@@ -124,6 +124,27 @@ test-frameworks-all: test-frameworks  ## the slow ones of these tests, too
 frameworks-tests: $(FRAMEWORKS)/package.stamp
 	@PATH="$(CURDIR)/$(FRAMEWORKS)/bin:$$PATH" $(FRAMEWORKS)/bin/python -m pytest -q \
 	  $(if $(filter-out 1,$(JOBS)),-n 2) $(MARKED) $(FRAMEWORK_TESTS)
+
+# The libraries of docs/recipes.md have an environment of their own, too.
+RECIPES := .venv-recipes
+RECIPE_LIBRARIES := accelerate transformers lightning pytorch-ignite skorch torchft "ray[train]"
+
+$(RECIPES)/dependencies.stamp: constraints.txt pyproject.toml .ci/requirements.py
+	@echo "installing the libraries of the recipes into $(RECIPES)"
+	@$(BIN)/python -m venv $(RECIPES)
+	@$(RECIPES)/bin/python -m pip install -qq -c constraints.txt "$(TORCH)" setuptools wheel
+	@$(BIN)/python .ci/requirements.py torch,test > $(RECIPES)/requirements.txt
+	@$(RECIPES)/bin/python -m pip install -qq -c constraints.txt -r $(RECIPES)/requirements.txt $(RECIPE_LIBRARIES)
+	@$(RECIPES)/bin/python -m pip install -qq -c constraints.txt --no-build-isolation deepspeed
+	@touch $@
+
+$(RECIPES)/package.stamp: $(VENV)/package.stamp $(RECIPES)/dependencies.stamp
+	@$(RECIPES)/bin/python -m pip install -qq --no-deps --force-reinstall build/wheel/*.whl
+	@touch $@
+
+.PHONY: test-recipes
+test-recipes: build $(RECIPES)/package.stamp  ## the recipes for accelerate, Lightning, DeepSpeed and others
+	@PATH="$(CURDIR)/$(RECIPES)/bin:$$PATH" $(RECIPES)/bin/python -m pytest -q -m "slow or not slow" tests/recipes
 
 lint: venv  ## ruff, mypy, clang-format and the import contracts
 	@$(BIN)/ruff check .
@@ -172,4 +193,4 @@ wheel: venv  ## build a manylinux wheel into dist/ and check it
 	@$(BIN)/python .ci/wheel.py dist $(FOR)
 
 clean:  ## remove what was built, and .venv
-	rm -rf build dist $(VENV) $(FRAMEWORKS) $(MXNET)
+	rm -rf build dist $(VENV) $(FRAMEWORKS) $(MXNET) $(RECIPES)

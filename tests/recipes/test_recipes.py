@@ -56,8 +56,8 @@ def test_two_ranks_train(library: str, options: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_ray_train() -> None:
-    pytest.importorskip("ray.train.torch")
-    assert "\nok\nok\n" in outcome([sys.executable, str(HERE / "ray_train_driver.py")])
+    pytest.importorskip("ray.train.torch", exc_type=ImportError)  # Ray without what Ray Train needs
+    assert "passed on two workers\n" in outcome([sys.executable, str(HERE / "ray_train_driver.py")])
 
 
 @pytest.mark.slow
