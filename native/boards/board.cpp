@@ -277,8 +277,16 @@ void Board::settle(const BoardCall& call, uint64_t number, const WorkPtr& work, 
 
 void Board::remember(const BoardCall& call, uint64_t number) {
   const Signature& signature = call.request.signature;
-  latest_ = {number, {}, signature.root, signature.dtype, signature.op, signature.reduces, call.count, coarse_now()};
   const std::string_view operation = signature.operation;
+  latest_ = {.number = number,
+             .operation = {},
+             .root = signature.root,
+             .dtype = signature.dtype,
+             .op = signature.op,
+             .reduces = signature.reduces,
+             .with_sizes = operation.ends_with(kWithSizes),
+             .count = call.count,
+             .at = coarse_now()};
   latest_.operation.set(operation.substr(0, operation.find('/')));
 }
 
@@ -292,6 +300,7 @@ std::optional<Channels::Past> Board::latest() {
   if (latest_.number == 0) return std::nullopt;
   Signature signature;
   signature.operation = latest_.operation.chars.data();
+  if (latest_.with_sizes) signature.operation += kWithSizes;
   signature.root = latest_.root;
   signature.dtype = latest_.dtype;
   signature.op = latest_.op;

@@ -127,6 +127,7 @@ class Board : public std::enable_shared_from_this<Board> {
     DType dtype = DType::f32;
     Op op = Op::sum;
     bool reduces = false;
+    bool with_sizes = false;  // what the operation ends with
     uint64_t count = 0;
     Time at{};
   };

@@ -21,7 +21,8 @@ class BoardHandler {
                                             std::span<const std::byte> payload) = 0;
   // Works that are submitted from now on fail at once.
   virtual void session_ended() = 0;
-  // Whether the channel's operation with this number may still become a work, and is none yet.
+  // Whether the channel's operation with this number may still become a work, or has become one that waits for the
+  // decision.
   virtual bool undecided_on_board(uint64_t channel, uint32_t seq) = 0;
   // The latest work of the channel that a board has done.
   virtual std::optional<Channels::Past> latest_on_board(uint64_t channel) = 0;

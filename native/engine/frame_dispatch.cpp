@@ -80,7 +80,7 @@ Error FrameDispatch::arrived(Link& link, const Frame& f, const Payload& payload)
       if (boards_ == nullptr) return broken_rules(peer, fabric_.who(peer) + " sent memory for a board");
       return boards_->offered_board(link, frame, {payload.data, payload.size});
     case MessageType::announce:  // only of use to a receive that has no number yet
-      if (frame.seq < ledger_.next(frame.channel)) return {};
+      if (!ledger_.is_ahead(frame.channel, frame.seq)) return {};
       return for_work(link, frame, payload);
     case MessageType::data:
     case MessageType::ready:
@@ -121,7 +121,7 @@ Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const Work
 // Leave to send what this rank has sent so long ago that it has forgotten the work: nobody would ever take it. A work
 // that was on a board is in the ledger before it is decided there.
 bool FrameDispatch::is_needless(const WorkHeader& frame) const {
-  if (frame.type != MessageType::ready || offers_ != nullptr || frame.seq >= ledger_.next(frame.channel)) return false;
+  if (frame.type != MessageType::ready || offers_ != nullptr || ledger_.is_ahead(frame.channel, frame.seq)) return false;
   if (boards_ != nullptr && boards_->undecided_on_board(frame.channel, frame.seq)) return false;
   return !ledger_.is_pending(frame.channel, frame.seq);
 }
@@ -135,7 +135,7 @@ Error FrameDispatch::keep_early(Link& link, const WorkHeader& frame, const Paylo
     link.release(payload);
   }
   // Whoever takes part in a work that is offered offers it first.
-  if (offers_ != nullptr && frame.seq >= ledger_.next(frame.channel))
+  if (offers_ != nullptr && ledger_.is_ahead(frame.channel, frame.seq))
     return broken_rules(peer, fabric_.who(peer) + " sent a frame of a work that it has not offered");
   switch (early_.keep(peer, frame, std::move(copied), payload.remote == 0 ? Payload{} : payload)) {
     case EarlyFrames::Limit::works:

@@ -69,6 +69,8 @@ uint32_t Ledger::next(uint64_t channel) const {
   return it == lines_.end() ? 0 : it->second.next;
 }
 
+bool Ledger::is_ahead(uint64_t channel, uint32_t seq) const { return static_cast<int32_t>(seq - next(channel)) >= 0; }
+
 bool Ledger::is_pending(uint64_t channel, uint32_t seq) const {
   const auto is_it = [&](const WorkPtr& work) {
     const Request& request = work->request;

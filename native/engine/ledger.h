@@ -31,6 +31,9 @@ class Ledger {
   // The number that the channel's next work gets.
   uint32_t next(uint64_t channel) const;
 
+  // Whether no work has this number yet. Numbers go on with 0 after the largest one.
+  bool is_ahead(uint64_t channel, uint32_t seq) const;
+
   // Whether a work that is not done has this number.
   bool is_pending(uint64_t channel, uint32_t seq) const;
 

@@ -222,7 +222,7 @@ std::string StallQuestions::absence(int asker, const WorkHeader& asked, Time now
   const bool direct = (asked.channel & kPointToPoint) != 0;
   const auto board = boards_ == nullptr ? std::nullopt : boards_->latest_on_board(asked.channel);
   const Channels::Past* const past = channels_.latest(asked.channel);
-  if (asked.seq < ledger_.next(asked.channel) || (board && asked.seq <= board->seq))
+  if (!ledger_.is_ahead(asked.channel, asked.seq) || (board && asked.seq <= board->seq))
     return beyond(asked, past, board ? &*board : nullptr, now);
   std::string last;
   uint32_t last_seq = 0;

@@ -13,9 +13,6 @@ namespace slipstream {
 
 namespace {
 
-// Of operations that know the dtype and the sizes of the other ranks' blocks only when these come: all are bytes to
-// them.
-constexpr std::string_view kWithSizes = "/with_sizes";
 constexpr uint64_t kWorthAClock = 1 << 14;  // elements: the exact time costs nothing beside so many
 
 // FNV-1a, 64 bits: stable across processes and machines.

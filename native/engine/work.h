@@ -50,6 +50,10 @@ std::shared_ptr<Group> group_of(uint64_t id, std::vector<int> ranks, int rank, i
 // Which side of a message this rank is, for people: the two sides' signatures are alike.
 enum class Side : uint8_t { none, sender, receiver };
 
+// What operations end with that know the dtype and the sizes of the other ranks' blocks only when these come: all are
+// bytes to them.
+inline constexpr std::string_view kWithSizes = "/with_sizes";
+
 // What all ranks of a work must agree on. Its hash travels in every frame.
 struct Signature {
   std::string operation;  // "all_reduce", with the algorithm: "all_reduce/ring"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/cut.h"
 #include "base/float_state.h"
 #include "base/log.h"
 #include "engine/texts.h"
@@ -65,10 +66,13 @@ Error forked_off(int rank) {
   return Error{Code::aborted, rank, {}, parent + " and is no rank itself: only the parent can communicate"};
 }
 
-// What a rank leaves with that has sent what others did not take.
-std::string words_of_loss(const std::string& words, double waited) {
-  return (words.empty() ? "finished and left the job" : words) + "; some of what it had sent is lost: a rank did not " +
-         "take it for " + seconds_text(seconds(waited));
+// What a rank leaves with that has sent what these ranks did not take.
+std::string words_of_loss(const std::string& words, const std::vector<int>& ranks, double waited) {
+  constexpr size_t kMostWords = 800;  // so that what follows is not cut
+  const std::string others = ranks.size() == 1 ? "" : " and " + std::to_string(ranks.size() - 1) + " more";
+  return (words.empty() ? "finished and left the job" : cut(words, kMostWords)) +
+         "; some of what it had sent is lost: rank " + std::to_string(ranks.front()) + others +
+         " did not take it for " + seconds_text(seconds(waited));
 }
 
 // Turns the engine while `owing()` holds, for so many seconds at most.
@@ -345,14 +349,19 @@ void Session::close(const std::string& words, bool tell) {
   boards_.send_owed(now() + seconds(tell ? kLeaveSeconds : 0));
   // What lies in the memory of a link outlives its sender; what has no room there would not. A peer that lives makes
   // room within milliseconds, whatever its program does. One that is stopped counts as alive for a heartbeat.
-  runner_.as_driver([&] { engine_.tell_latest(); });
-  const auto owes = [&] { return !engine_.failure() && shm_.owes(); };
-  turn_while(runner_, poller_, engine_, tell ? options_.heartbeat_seconds : 0, owes);
+  const auto owed = [&] { return engine_.failure() || !tell ? std::vector<int>{} : shm_.owed(); };
+  turn_while(runner_, poller_, engine_, options_.heartbeat_seconds, [&] { return !owed().empty(); });
+  std::vector<int> losers;
+  runner_.as_driver([&] {
+    losers = owed();
+    engine_.tell_latest();
+  });
+  if (losers.empty()) turn_while(runner_, poller_, engine_, kLeaveSeconds, [&] { return !owed().empty(); });
   bool stays = true;
   runner_.as_driver([&] {
     report_strangers(now(), true);
     stays = tell || !engine_.failure();
-    engine_.leave(tell && owes() ? words_of_loss(words, options_.heartbeat_seconds) : words);
+    engine_.leave(losers.empty() ? words : words_of_loss(words, losers, options_.heartbeat_seconds));
   });
   if (splitter_) splitter_->close();
   runner_.stop();

@@ -31,6 +31,18 @@ TEST(the_oldest_pending_work_is_found_behind_any_number_of_later_ones) {
   CHECK(!ledger.oldest());
 }
 
+TEST(numbers_go_on_with_0_after_the_largest) {
+  Ledger ledger;
+  CHECK(ledger.is_ahead(7, 0));
+  Request request;
+  request.channel = 7;
+  ledger.enter(std::make_shared<Work>(Request(request)), 0x7FFFFFFF);
+  ledger.enter(std::make_shared<Work>(std::move(request)), 0xFFFFFFFE);
+  CHECK(ledger.next(7) == 0xFFFFFFFF);
+  for (const uint32_t seq : {0xFFFFFFFFU, 0U, 100U}) CHECK(ledger.is_ahead(7, seq));
+  for (const uint32_t seq : {0xFFFFFFFEU, 0xFFFFF000U}) CHECK(!ledger.is_ahead(7, seq));
+}
+
 TEST(a_work_that_never_ends_keeps_few_that_are_done) {
   Ledger ledger;
   const WorkPtr first = enter(ledger);

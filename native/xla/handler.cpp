@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -134,6 +135,7 @@ class Pending {
 
 struct Calls {
   std::vector<slipstream_call> calls;
+  std::deque<std::string> names;  // of the calls
   uint64_t bytes = 0;
   bool waits = false;  // for ranks that need not come soon
 };
@@ -165,6 +167,14 @@ bool fit(int32_t collective, uint64_t in, uint64_t out, uint64_t ranks) {
     default:
       return in == out;
   }
+}
+
+// What ranks compare of an array's shape, and errors call it by; empty for one of no or one dimension.
+std::string shape_of(const Buffer& one) {
+  std::string text;
+  for (int64_t i = 0; one.rank > 1 && i < one.rank; ++i)
+    text += (i == 0 ? "shape " : "x") + std::to_string(one.dims[i]);
+  return text;
 }
 
 // Appends the call on these buffers; either may be null. Returns what is wrong with them, or null.
@@ -201,7 +211,12 @@ const char* read(const CallFrame& frame, const int64_t* fields, uint64_t ranks, 
     const Buffer* const dst = i < out ? &buffer_at(frame.results, i) : nullptr;
     const char* problem = nullptr;
     if (fields[kCollective] != kSendRecv) {
-      problem = append(found, plain(fields, collective), src, dst, ranks);
+      slipstream_call call = plain(fields, collective);
+      if (fields[kShapes] != 0) {
+        found.names.push_back(shape_of(src != nullptr ? *src : *dst));
+        if (!found.names.back().empty()) call.name = found.names.back().c_str();
+      }
+      problem = append(found, call, src, dst, ranks);
     } else {
       slipstream_call receives = plain(fields, SLIPSTREAM_RECV);
       receives.root = static_cast<int32_t>(fields[kSource]);

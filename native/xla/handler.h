@@ -19,6 +19,7 @@ enum Field : size_t {
   kArrays,   // how many of the arguments are its own
   kRecvTag,  // of an exchange: of the message that is received
   kStatus,   // of an exchange: the address of what is told of that, or 0
+  kShapes,   // 1: arrays must have the same shape on all ranks
   kFields
 };
 inline constexpr int64_t kSendRecv = 100;

@@ -108,12 +108,12 @@ def errors() -> None:
             lambda x=x: slipstream.scatter(x, 1, out=np.empty_like(x)),
             lambda x=x: slipstream.all_to_all(x),
         ):
-            text = "rank 0 of 3" if wide is shapes[0] else "rank 0 of 6 elements of F64 in another shape"
+            text = f"rank 0 has float64 of shape (*, {'3' if wide is shapes[0] else '3, 2'})"
             must_raise(ValueError, text, call)
         must_raise(
             ValueError,
-            f"scatter: the root's x has {length} rows of 1 elements of F64, the outs of all ranks have {n} of "
-            "1 elements of F64",
+            f"scatter: the x of rank 1 of the group, the root, is float64 of shape ({length}); the outs of all "
+            f"ranks together take float64 of shape ({n})",
             lambda length=length: slipstream.scatter(np.zeros(length), 1, out=np.zeros(1)),
         )
         assert slipstream.all_reduce(np.ones(1))[0] == n

@@ -33,7 +33,7 @@ def test_all_ranks_have_the_same_model(learner: str, size: int, transport: str) 
     found = [models(output) for output in outputs]
     assert len(found[0]) == 2
     assert all(one == found[0] for one in found)
-    if learner == "data":  # in every run, too: that of the learner "voting" varies, with LightGBM's sockets as well
+    if learner == "data":  # the learner "voting" varies from run to run, with LightGBM's own sockets too
         assert found[0][0] == found[0][1]
     assert found[0][0][1] > 0.8
 

@@ -171,6 +171,37 @@ def test_who_waits_for_a_message_is_told_of_messages() -> None:
     )
 
 
+def test_who_was_stopped_too_long_is_named() -> None:
+    """Its program is right: neither a message nor a batch is missing."""
+    causes = Causes()
+    text = "PeerLost: rank 0 finished and left the job; some of what it had sent is lost: rank 1 did not take it for 2"
+    causes.failed(
+        1, 1, "exited with code 1", [b'  File "x"', f"{text}; rank 1 still waits in recv(...)".encode()]
+    )
+    first = causes.first()
+    assert first is not None
+    assert advice(first, {0}, None).startswith("rank 1 was stopped, or had no processor, for that long. ")
+
+
+@pytest.mark.parametrize(
+    ("module", "folder", "named"),
+    [("numpy", "elsewhere", True), ("numpy", "", False), ("helpers_of_the_script", "elsewhere", False)],
+)
+def test_a_python_without_a_module_is_named(module: str, folder: str, named: bool) -> None:
+    """If the launcher's has it, and is another one. What only lies in the folder of work is not meant."""
+    causes = Causes()
+    causes.failed(
+        0,
+        1,
+        "exited with code 1",
+        [b'  File "x"', f"ModuleNotFoundError: No module named '{module}'".encode()],
+    )
+    first = causes.first()
+    assert first is not None
+    program = str(Path(folder or Path(sys.executable).parent) / "python")
+    assert advice(first, set(), program).startswith(f"{program} has no {module}; ") == named
+
+
 def test_a_python_without_slipstream_is_named(tag: str, tmp_path: Path) -> None:
     """As when the launcher's environment is not activated: `python` is another one then."""
     python = tmp_path / "python"

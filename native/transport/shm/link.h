@@ -54,7 +54,8 @@ class ShmLink final : public Link, private Handler {
   ~ShmLink() override;
 
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) override;
-  bool takes_at_once(size_t bytes) const override {  // then it has room for another one, wherever they begin
+  // A quarter of the ring at most, so that an empty ring has room for the message wherever in it the message begins.
+  bool takes_at_once(size_t bytes) const override {
     return up_ && messages_.empty() && bytes <= incoming_.bytes() / 4 && entries_.takes(sizeof(Frame) + bytes);
   }
   void release(const Payload& payload) override;

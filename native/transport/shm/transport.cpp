@@ -179,8 +179,11 @@ bool ShmTransport::poll() {
 bool ShmTransport::pending() const { return impl_->links.pending(); }
 bool ShmTransport::congested() const { return impl_->links.congested(); }
 
-bool ShmTransport::owes() const {
-  return std::ranges::any_of(impl_->links.all(), [](ShmLink* link) { return link->owes(); });
+std::vector<int> ShmTransport::owed() const {
+  std::vector<int> ranks;
+  for (const ShmLink* link : impl_->links.all())
+    if (link->owes()) ranks.push_back(link->peer());
+  return ranks;
 }
 
 Time ShmTransport::tick(Time now) {

@@ -49,8 +49,8 @@ class ShmTransport {
   bool pending() const;
   // True if a peer's ring is full, so that we have to look again soon without being woken.
   bool congested() const;
-  // True if a link that closes now would lose what has been sent.
-  bool owes() const;
+  // The ranks whose links would lose what has been sent if they closed now.
+  std::vector<int> owed() const;
   // Expires handshakes; returns when to call again.
   Time tick(Time now);
 

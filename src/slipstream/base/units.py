@@ -30,7 +30,7 @@ def parse_rate(text: str) -> int:
         raise ValueError(
             f"{text!r:.40} is not a rate: B stands for bytes, and rates are in bits a second, such as {bits}"
         )
-    if match[2].islower() and match[3].lower() in ("b", "b/s"):
+    if not match[2].isupper() and match[3].lower() in ("b", "b/s"):
         raise ValueError(
             f"{text!r:.40} is not a rate: {match[2]}b may be bits or bytes; for bits write {match[1]}{match[2]}bit"
         )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+import site
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import NamedTuple
 
 from slipstream.base.excepthook import CONSEQUENCE, MIXED, OWN
@@ -22,6 +24,7 @@ _TRACEBACK = b"Traceback (most recent call last):"
 _LOST = re.compile(r"\bPeerLost: (?:the job has failed before: )?rank (\d+)\b")
 _FOLLOWS = re.compile(rb"(?:[A-Za-z_][\w.]*\.)?(PeerLost|Aborted): ")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(\w+)'")
+_NOT_TAKEN = re.compile(r"some of what it had sent is lost: (rank \d+)")
 _MESSAGE = re.compile(r"\bstill waits in (?:send|recv)\b")
 _MOST = 8000
 _ABORTED = 128 + signal.SIGABRT  # how C++ ends a process whose exception nobody catches
@@ -241,6 +244,11 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
 
     ``program`` is what the rank was started with, if that is a file of this machine.
     """
+    if not_taken := _NOT_TAKEN.search(cause.error):
+        return (
+            f"{not_taken[1]} was stopped, or had no processor, for that long. Find out by whom, or let ranks wait "
+            "longer for such a one (SLIPSTREAM_HEARTBEAT)"
+        )
     if cause.lost in finished and "has not joined" not in cause.error:
         # the error of the rank that waits may have been made before the exit code was known
         known = "" if "exit code 0" in cause.error else f"rank {cause.lost} finished (exit code 0); "
@@ -253,12 +261,20 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
         ways = _ways_to_join(cause.faces)
         return f"{cure}, or let it join after its loop ({ways})" if ways else cure
     missing = _MISSING.match(cause.error)
-    if missing and program is not None and program != sys.executable and find_spec(missing[1]) is not None:
+    if missing and program is not None and _has_only_here(missing[1], program):
         return (
             f"{program} has no {missing[1]}; the launcher runs with {sys.executable}. Activate that environment, "
             "or give its python in the command"
         )
     return ""
+
+
+def _has_only_here(module: str, program: str) -> bool:
+    """Whether the launcher's Python has ``module`` installed, and is another one than ``program``."""
+    if Path(program).parent == Path(sys.executable).parent:
+        return False
+    found = PathFinder.find_spec(module, [*site.getsitepackages(), site.getusersitepackages()])
+    return found is not None and found.origin is not None  # it has none if it is a mere folder
 
 
 def _ways_to_join(faces: frozenset[str] | None) -> str:

@@ -19,8 +19,9 @@ def test_operations(n: int, transport: str) -> None:
     ranks.run(FOLDER / "operations_rank.py", n, transport=transport)
 
 
-def test_a_mismatch_raises_on_all_ranks() -> None:
-    ranks.run(FOLDER / "failure_rank.py", 2, args=["mismatch"])
+@pytest.mark.parametrize("how", ["mismatch", "shape"])
+def test_a_mismatch_raises_on_all_ranks(how: str) -> None:
+    ranks.run(FOLDER / "failure_rank.py", 2, args=[how])
 
 
 @pytest.mark.parametrize("how", ["dead", "small-dead"])

@@ -73,7 +73,8 @@ def check_names_of_places() -> None:
             return hvd.allreduce(tf.ones([2 + min(hvd.rank(), 1)]), op=hvd.Sum)[0]
         return x[0]
 
-    text = r"rank 0 with .*\(2,\).*\(operation 1 in cond_true in step\).*rank 1 with .*\(3,\)"
+    place = r"\(operation 1 in cond_true in step \(test_order\.py:[0-9]+\)\)"
+    text = rf"rank 0 with .*\(2,\).*{place}.*rank 1 with .*\(3,\)"
     with pytest.raises(tf.errors.FailedPreconditionError, match=text):
         step(tf.ones(2))
 

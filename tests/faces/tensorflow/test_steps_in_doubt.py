@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
+from faces.tensorflow.failing_steps import until_the_end  # noqa: E402
 from slipstream.faces.tensorflow import failed_calls  # noqa: E402
 
 STEPS = 6
@@ -110,6 +109,60 @@ def check_functions_of_one_name() -> None:
             assert step(tf.constant(float(number))).numpy() == number * hvd.size()
 
 
+def check_objects_of_one_base() -> None:
+    """Rank 0 alone calls an object that cannot be traced. Others are called by the same code, that of a base class."""
+
+    class Base(tf.Module):  # type: ignore[misc]
+        def __call__(self, x: Any) -> Any:
+            return self.run(x)
+
+    class Bad(Base):
+        def run(self, x: Any) -> Any:
+            raise ValueError("cannot be traced")
+
+    class Good(Base):
+        def run(self, x: Any) -> Any:
+            return hvd.allreduce(x, op=hvd.Sum)
+
+    spec, x = tf.TensorSpec([], tf.float32), tf.constant(1.0)
+    before = tf.function(Good()).get_concrete_function(spec)
+    if hvd.rank() == 0:
+        with pytest.raises(ValueError, match="cannot be traced"):
+            tf.function(Bad())(x)
+        with pytest.raises(ValueError, match="cannot be traced"):
+            tf.function(Bad()).get_concrete_function(spec)
+    for step in (before, tf.function(Good()), tf.function(Good()).get_concrete_function(spec)):
+        assert step(x).numpy() == hvd.size()
+
+
+def check_traces_that_fail() -> None:
+    """All ranks ask for one that the arguments do not fit; rank 0 alone, for one of a function without operations."""
+    step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    local = tf.function(lambda x: x + 1)
+    x = tf.constant(1.0)
+    assert step(x).numpy() == hvd.size()
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            step.get_concrete_function()
+        if hvd.rank() == 0:
+            with pytest.raises(TypeError):
+                local.get_concrete_function()
+        assert step(x).numpy() == hvd.size()
+
+
+def check_datasets_that_cannot_be_traced() -> None:
+    """TensorFlow makes a function for each of them, and asks for its trace. None of them belongs to a step."""
+
+    def untraceable(x: Any) -> Any:
+        raise ValueError("cannot be traced")
+
+    before = len(failed_calls._untraced)
+    for _ in range(5):
+        with pytest.raises(ValueError, match="cannot be traced"):
+            tf.data.Dataset.range(3).map(untraceable)
+    assert len(failed_calls._untraced) == before
+
+
 def check_threads_that_fail() -> None:
     """Two threads run functions with names of their own; a step of one of them fails on all ranks."""
 
@@ -147,24 +200,6 @@ def check_threads_that_fail() -> None:
     assert not wrong, wrong
 
 
-def _until_the_end(step: Callable[[int], Any], factor: float = 1.0) -> str:
-    """Runs steps until the job has ended; the text of that. All sums must be right until then."""
-    for number in range(1, 4 * STEPS):
-        with contextlib.suppress(tf.errors.InvalidArgumentError, ValueError):  # of this rank alone
-            try:
-                found = step(number)
-            except tf.errors.UnknownError as error:
-                return str(error)
-            except tf.errors.FailedPreconditionError as error:
-                try:
-                    slipstream.barrier()
-                except slipstream.SlipstreamError:
-                    return str(error)
-                continue
-            np.testing.assert_array_equal(found, factor * number * hvd.size())
-    return "the job has not ended"
-
-
 def check_trace(fails_in: int) -> str:
     """Rank 0 cannot trace the function for a batch, and another function has run meanwhile."""
 
@@ -182,7 +217,7 @@ def check_trace(fails_in: int) -> str:
         wide = 5 if hvd.rank() == 0 and number == fails_in else 4
         return step(tf.fill([1, wide], float(number))).numpy()
 
-    return _until_the_end(call, 4.0)
+    return until_the_end(call, 4.0)
 
 
 def check_first_trace() -> str:
@@ -209,7 +244,7 @@ def check_second_trace() -> str:
             raise ValueError("cannot be traced")
         return hvd.allreduce(x, op=hvd.Sum) + made[0]
 
-    return _until_the_end(lambda number: step(tf.constant(float(number))).numpy())
+    return until_the_end(lambda number: step(tf.constant(float(number))).numpy())
 
 
 def check_made_anew() -> str:
@@ -224,7 +259,7 @@ def check_made_anew() -> str:
 
         return step(tf.constant(float(number))).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_objects_made_anew() -> str:
@@ -239,7 +274,7 @@ def check_objects_made_anew() -> str:
 
         return tf.function(functools.partial(Step()))(tf.constant(float(number))).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_concrete_functions(anew: bool) -> str:
@@ -259,7 +294,7 @@ def check_concrete_functions(anew: bool) -> str:
         concrete = of.get_concrete_function(tf.TensorSpec([1] if number < 3 else [None]))
         return concrete(tf.constant([float(number)])).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_concrete_functions_made_anew() -> str:
@@ -283,7 +318,7 @@ def check_then_concrete() -> str:
         x = tf.fill([5 if hvd.rank() == 0 and number == 1 else 4], float(number))
         return (step if number == 1 else step.get_concrete_function(x))(x).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_end_of_data(in_condition: bool) -> str:
@@ -307,7 +342,7 @@ def check_end_of_data(in_condition: bool) -> str:
             return step(iter(data), tf.constant(True)).numpy()
         return float(number * hvd.size())
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_two_reductions(same: bool) -> str:
@@ -333,7 +368,7 @@ def check_two_reductions(same: bool) -> str:
         np.testing.assert_array_equal(other, 2 * one.numpy())
         return one.numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_jobs(kind: str) -> None:
@@ -377,7 +412,7 @@ def check_condition() -> str:
         good = hvd.rank() != 0 or number != 2
         return step(tf.constant(float(number)), tf.constant(number % 4 == 0), tf.constant(good)).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def check_numbers_in_names() -> str:
@@ -396,7 +431,7 @@ def check_numbers_in_names() -> str:
         first = step_1(x).numpy()
         return first if hvd.rank() == 0 and number == 2 else step_2(x).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 @pytest.mark.parametrize(
@@ -406,6 +441,9 @@ def check_numbers_in_names() -> str:
         check_concrete_function,
         check_function_without_operations,
         check_functions_of_one_name,
+        check_objects_of_one_base,
+        check_traces_that_fail,
+        check_datasets_that_cannot_be_traced,
         check_threads_that_fail,
     ],
 )
@@ -494,7 +532,7 @@ def check_gradients(fails_on: int) -> str:
         bad = number == 3 and (fails_on < 0 or hvd.rank() == fails_on)
         return step(tf.constant(float(number)), tf.constant(not bad)).numpy()
 
-    return _until_the_end(call)
+    return until_the_end(call)
 
 
 def test_gradients_after_a_step_that_failed_on_one_rank(short_lived: Ranks) -> None:

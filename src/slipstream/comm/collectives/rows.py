@@ -9,12 +9,14 @@ from zlib import crc32
 
 from numpy.typing import NDArray
 
-from slipstream.base.dtypes import DType
+from slipstream.base.dtypes import name_of
 from slipstream.comm.collectives.interruption import found_by_all
 
 __all__ = ["FIELDS", "check_rows", "check_source", "head_of", "rows_of"]
 
 FIELDS = 4  # integers of a head
+_DIMENSION_BITS, _MOST_DIMENSIONS = 15, 4  # of a row whose shape is told as it is
+_CHECKSUM = 1 << 62  # of any other one a checksum is told, with this bit
 
 
 def rows_of(array: NDArray[Any]) -> tuple[int, int]:
@@ -25,10 +27,31 @@ def rows_of(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def head_of(array: NDArray[Any], dtype: int) -> tuple[int, int, int, int]:
-    """What a rank tells of an array: rows, elements of a row, dtype, and a checksum of a row's shape."""
+    """What a rank tells of an array: rows, elements of a row, dtype, and the shape of a row as one integer."""
     if array.ndim == 1:  # nearly always
         return array.shape[0], 1, dtype, 0
-    return *rows_of(array), dtype, crc32(repr(array.shape[1:]).encode()) if array.ndim > 1 else 0
+    return *rows_of(array), dtype, _packed(array.shape[1:])
+
+
+def _packed(shape: Sequence[int]) -> int:
+    """0 for a row of no dimension."""
+    if len(shape) > _MOST_DIMENSIONS or any(one >> _DIMENSION_BITS for one in shape):
+        return _CHECKSUM | crc32(repr(tuple(shape)).encode())
+    number = 1 if shape else 0
+    for one in shape:
+        number = number << _DIMENSION_BITS | one
+    return number
+
+
+def _row_of(packed: int) -> list[int] | None:
+    """The shape of a row; None if only a checksum is known."""
+    if packed & _CHECKSUM:
+        return None
+    dimensions: list[int] = []
+    while packed > 1:
+        dimensions.insert(0, packed & (1 << _DIMENSION_BITS) - 1)
+        packed >>= _DIMENSION_BITS
+    return dimensions
 
 
 def check_rows(operation: str, heads: Sequence[Sequence[int]]) -> list[int]:
@@ -38,8 +61,8 @@ def check_rows(operation: str, heads: Sequence[Sequence[int]]) -> list[int]:
         if head[1:FIELDS] != first[1:FIELDS]:
             raise found_by_all(
                 ValueError(
-                    f"{operation}: rank {rank} of the group has rows of {_described(head)}, rank 0 of "
-                    f"{_described(first, head)}: dtypes, and all dimensions but the first, must agree"
+                    f"{operation}: rank {rank} of the group has {_described('*', head)}, rank 0 has "
+                    f"{_described('*', first, head)}: the dtype, and all dimensions but the first, must be the same"
                 )
             )
     return [head[0] for head in heads]
@@ -51,13 +74,16 @@ def check_source(heads: Sequence[Sequence[int]], root: int, rows: int) -> None:
     if given != wanted:
         raise found_by_all(
             ValueError(
-                f"scatter: the root's x has {given[0]} rows of {_described(given)}, the outs of all ranks have {rows} "
-                f"of {_described(wanted, given)}"
+                f"scatter: the x of rank {root} of the group, the root, is {_described(given[0], given)}; the outs of "
+                f"all ranks together take {_described(rows, wanted, given)}"
             )
         )
 
 
-def _described(head: Sequence[int], beside: Sequence[int] | None = None) -> str:
-    """``beside``: what it is told apart from."""
+def _described(rows: int | str, head: Sequence[int], beside: Sequence[int] | None = None) -> str:
+    """An array of so many rows: "float32 of shape (*, 3)". ``beside``: what it is told apart from."""
+    row = _row_of(head[3])
+    if row is not None:
+        return f"{name_of(head[2])} of shape ({', '.join(map(str, [rows, *row]))})"
     alike = beside is not None and beside[1:3] == head[1:3]
-    return f"{head[1]} elements of {DType(head[2]).name}{' in another shape' if alike else ''}"
+    return f"{rows} rows of {head[1]} elements of {name_of(head[2])}{' in another shape' if alike else ''}"

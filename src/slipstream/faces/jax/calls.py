@@ -55,8 +55,9 @@ class Spec:
 
     ``root``: or the rank that a message goes to, or comes from. ``source``: the rank that one comes from;
     of a broadcast, whether this rank is the root. ``results``: (shape, dtype) of what is received. ``unused``: a rank
-    that does not use the result takes part all the same. ``recv_tag``, ``status``: of an exchange; see
-    native/xla/handler.h. Of ``status``, which keeps the object alive, the address is told.
+    that does not use the result takes part all the same. ``shapes``: whether arrays must have the same shape on all
+    ranks, and not only as many elements. ``recv_tag``, ``status``: of an exchange; see native/xla/handler.h. Of
+    ``status``, which keeps the object alive, the address is told.
     """
 
     kind: Kind
@@ -71,6 +72,7 @@ class Spec:
     postscale: float = 1.0
     results: tuple[tuple[tuple[int, ...], str], ...] = ()
     unused: bool = False
+    shapes: bool = False
     recv_tag: int = 0
     status: Any = None
 
@@ -79,7 +81,7 @@ class Spec:
         scales = struct.unpack("<qq", struct.pack("<dd", self.prescale, self.postscale))
         status = 0 if self.status is None else self.status.address
         parts = (self.kind, self.group, self.op, self.root, self.source, self.tag, self.wire)
-        return np.array([*parts, *scales, arrays, self.recv_tag, status], np.int64)
+        return np.array([*parts, *scales, arrays, self.recv_tag, status, self.shapes], np.int64)
 
     def result_of(self, x: Any) -> jax.ShapeDtypeStruct:
         """What becomes of one array."""

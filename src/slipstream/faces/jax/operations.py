@@ -72,7 +72,7 @@ def allreduce(
     JaxRuntimeError or ValueError with its text inside `jit`, when the operation fails.
     """
     members, group_id = named(group)
-    spec = Spec(Kind.ALL_REDUCE, members.size, group_id, op=int(as_op(op)))
+    spec = Spec(Kind.ALL_REDUCE, members.size, group_id, op=int(as_op(op)), shapes=True)
     return _by_wire(_scaled(spec, float(prescale_factor), float(postscale_factor)), wire, tree, after)
 
 
@@ -110,7 +110,7 @@ def reducescatter(
     with that part of dim 0. Raises what `allreduce` raises.
     """
     members, group_id = named(group)
-    spec = Spec(Kind.REDUCE_SCATTER, members.size, group_id, op=int(as_op(op)))
+    spec = Spec(Kind.REDUCE_SCATTER, members.size, group_id, op=int(as_op(op)), shapes=True)
     return _run(_scaled(spec, float(prescale_factor), float(postscale_factor)), tree, after)
 
 
@@ -121,7 +121,7 @@ def allgather(tree: Any, *, group: Group | None = None, after: Any = ()) -> Any:
     `allreduce`. Returns a tree of arrays with as many times the rows. Raises what `allreduce` raises.
     """
     members, group_id = named(group)
-    return _run(Spec(Kind.ALL_GATHER, members.size, group_id), tree, after)
+    return _run(Spec(Kind.ALL_GATHER, members.size, group_id, shapes=True), tree, after)
 
 
 def alltoall(tree: Any, *, group: Group | None = None, after: Any = ()) -> Any:
@@ -131,7 +131,7 @@ def alltoall(tree: Any, *, group: Group | None = None, after: Any = ()) -> Any:
     like ``tree``. Raises what `allreduce` raises.
     """
     members, group_id = named(group)
-    return _run(Spec(Kind.ALL_TO_ALL, members.size, group_id), tree, after)
+    return _run(Spec(Kind.ALL_TO_ALL, members.size, group_id, shapes=True), tree, after)
 
 
 def broadcast(tree: Any, root_rank: int = 0, *, group: Group | None = None, after: Any = ()) -> Any:
@@ -143,7 +143,9 @@ def broadcast(tree: Any, root_rank: int = 0, *, group: Group | None = None, afte
     members, group_id = named(group)
     root = _rank_of(members, "root_rank", root_rank)
     mine = int(root == members.rank)  # the derivative asks
-    return _run(Spec(Kind.BROADCAST, members.size, group_id, root=root, source=mine), tree, after)
+    return _run(
+        Spec(Kind.BROADCAST, members.size, group_id, root=root, source=mine, shapes=True), tree, after
+    )
 
 
 def _rank_of(group: Group, name: str, value: int, *, other: bool = False) -> int:

@@ -67,6 +67,10 @@ _under_way: dict[int, _Call] = {}
 _starts = ctypes.c_uint64.from_address(_core.tensorflow_starts())
 
 
+_Key = tuple[str, Any]
+"""The name of a function, and what tells functions of this name apart."""
+
+
 @dataclass(eq=False)
 class _Untraced:
     """Calls that have failed in this job before their function could be traced for any arguments.
@@ -74,20 +78,28 @@ class _Untraced:
     A program may go on with the function, with a concrete one of it, or with one that it makes anew.
     """
 
-    name: str
-    code: Any
+    key: _Key
     function: weakref.ref[Any]
-    others: weakref.WeakSet[Any]  # functions with the same name and code that there were at the first call
+    others: weakref.WeakSet[
+        Any
+    ]  # functions and concrete ones with this key that there were at the first call
     calls: int = 1
 
     def is_of(self, function: Any) -> bool:
-        if isinstance(function, ConcreteFunction):
+        if _is_of(function, self.key) and function not in self.others:
             theirs = (trace for other in self.others for trace in _traces_of(other))
-            return function.graph.name == self.name and not any(trace is function for trace in theirs)
-        return _key_of(function) == (self.name, self.code) and function not in self.others
+            return not any(trace is function for trace in theirs)
+        return False
+
+    def repeats(self, key: _Key, others: list[Any]) -> bool:
+        """Whether these and the failed call of a function that has been made anew are told to the same ones."""
+        return self.function() is None and self.key == key and set(self.others) == set(others)
 
 
 _untraced: list[_Untraced] = []
+_keys: weakref.WeakKeyDictionary[Any, _Key] = (
+    weakref.WeakKeyDictionary()
+)  # of concrete functions, where it is known
 
 
 @dataclass
@@ -150,20 +162,29 @@ def _give_up(
             turns.given_up(count, within.steps[ranks])
 
 
-def _key_of(function: Any) -> tuple[str, Any]:
+def _key_of(function: Any) -> _Key:
     """The name of a function, and its code.
 
-    A method's code is not that of TensorFlow's wrapper, which all methods have; an object's is that of its class.
+    A method's code is not that of TensorFlow's wrapper, which all methods have. An object's is that of its class; where
+    the class inherits it, as layers of Keras do, the class counts, too.
     """
     _, python = tf_decorator.unwrap(function.python_function)
     while isinstance(python, functools.partial):
         python = python.func
+    if hasattr(python, "__code__"):
+        return function.name, python.__code__
     kind = type(python)
-    called = python if hasattr(python, "__code__") else kind.__call__
-    return function.name, getattr(called, "__code__", (kind.__module__, kind.__qualname__))
+    code = getattr(kind.__call__, "__code__", None)
+    if code is not None and "__call__" in vars(kind):
+        return function.name, code
+    return function.name, (code, kind.__module__, kind.__qualname__)
 
 
-def _has_key(function: Any, key: tuple[str, Any]) -> bool:
+def _is_of(function: Any, key: _Key) -> bool:
+    if isinstance(function, ConcreteFunction):
+        # One that was not made by `get_concrete_function` in this process, such as a loaded one, has its name alone.
+        known = _keys.get(function)
+        return function.graph.name == key[0] if known is None else known == key
     try:
         return _key_of(function) == key
     except AttributeError:  # it is being made, or could not be made
@@ -179,9 +200,13 @@ def _remember_untraced(function: Any) -> None:
     others = [
         one
         for one in gc.get_objects()
-        if type(one) is Function and one is not function and _has_key(one, key)
+        if type(one) in (Function, ConcreteFunction) and one is not function and _is_of(one, key)
     ]
-    _untraced.append(_Untraced(*key, weakref.ref(function), weakref.WeakSet(others)))
+    for known in _untraced:
+        if known.repeats(key, others):
+            known.calls += 1
+            return
+    _untraced.append(_Untraced(key, weakref.ref(function), weakref.WeakSet(others)))
 
 
 def _tell_untraced(function: Any, within: Within, since: int, begun: dict[str, int]) -> None:
@@ -303,18 +328,29 @@ def _watched_trace(trace: Any) -> Any:
     @functools.wraps(trace)
     def watched(self: Any, *args: Any, **kwds: Any) -> Any:
         try:
-            return trace(self, *args, **kwds)
+            made = trace(self, *args, **kwds)
         except BaseException as error:
             if tf.executing_eagerly():
                 _not_run(self, error, called=False)
             raise
+        _keys[made] = _key_of(self)
+        return made
 
     return watched
 
 
+def _is_of_dataset(function: Any) -> bool:
+    """Whether tf.data has made the function: it runs in no step of the program."""
+    module = getattr(getattr(function, "python_function", None), "__module__", None)
+    return str(module).startswith("tensorflow.python.data.")
+
+
 def _not_run(function: Any, error: BaseException, called: bool = True) -> None:
-    """A call has failed before the function ran. If its lines cannot be had, the job ends: the call's error stays."""
-    if not jobs.is_initialized():
+    """A call has failed before the function ran. If its lines cannot be had, the job ends: the call's error stays.
+
+    ``called``: false where the program has only asked for a trace, and might have called that or not.
+    """
+    if not jobs.is_initialized() or _is_of_dataset(function):
         return
     try:
         known = _traces_of(function)

@@ -7,11 +7,15 @@ is. A function that is called eagerly, without a graph, runs its operations in t
 
 from __future__ import annotations
 
+import functools
 import re
+from pathlib import PurePath
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import control_flow_v2_func_graphs
+from tensorflow.python.util import tf_decorator
 
 from slipstream.faces.horovod.process_sets import ProcessSet
 
@@ -23,6 +27,7 @@ _CONTROL_FLOW = (
     control_flow_v2_func_graphs.WhileCondFuncGraph,
 )
 
+_SOURCE = "_slipstream_source"  # of a function's graph: where the program defines the function
 _NAMED = "_slipstream_named"  # of a function's graph: how many operations of each process set got a name
 
 
@@ -70,8 +75,52 @@ def _place_in(graph: Any, process_set: ProcessSet) -> Place:
         counts.get(process_set.process_set_id, 0) + 1
     )  # ranks that are not in a set do not call its operations
     setattr(graph, _NAMED, counts | {process_set.process_set_id: number})
-    functions = []
+    functions, source = [], ""
     while getattr(graph, "building_function", False):
         functions.append(_name_of(graph))
+        source = getattr(graph, _SOURCE, "") or source
         graph = graph.outer_graph
-    return Place(f"operation {number} in {' in '.join(functions)}")
+    return Place(f"operation {number} in {' in '.join(functions)}{source and f' ({source})'}")
+
+
+def _source_of(function: Any) -> str:
+    """Where a function is defined, as all ranks say it: "train.py:12", or the module of one that is installed.
+
+    Names alone do not tell functions apart: all lambdas have one, and all objects that can be called.
+    """
+    _, python = tf_decorator.unwrap(function)
+    while isinstance(python, functools.partial):
+        python = python.func
+    kind = "" if hasattr(python, "__code__") else f" of {type(python).__qualname__}"
+    code = getattr(python if not kind else type(python).__call__, "__code__", None)
+    if code is None:
+        return f"{type(python).__module__}{kind}"
+    path = PurePath(code.co_filename)
+    if {"site-packages", "dist-packages"} & set(path.parts):  # lines may differ between versions
+        return f"{path.parent.name}.{path.stem}{kind}"
+    return f"{path.name}:{code.co_firstlineno}{_column_of(code)}{kind}"
+
+
+def _column_of(code: Any) -> str:
+    """Of a lambda: a line may have several."""
+    if code.co_name != "<lambda>" or not hasattr(code, "co_positions"):
+        return ""
+    columns = [column for _, _, column, _ in code.co_positions() if column]
+    return f":{min(columns)}" if columns else ""
+
+
+def _install() -> None:
+    """Has the graph of a function say where that is defined, before it is traced."""
+    trace = func_graph.func_graph_from_py_func
+
+    @functools.wraps(trace)
+    def traced(name: Any, python_func: Any, *args: Any, **kwds: Any) -> Any:
+        graph = kwds.get("func_graph")
+        if graph is not None and not isinstance(graph, _CONTROL_FLOW):
+            setattr(graph, _SOURCE, _source_of(python_func))
+        return trace(name, python_func, *args, **kwds)
+
+    func_graph.func_graph_from_py_func = traced
+
+
+_install()

@@ -123,7 +123,7 @@ def _module(call: Call, inputs: Sequence[Any], is_after: bool) -> str:
     scales = struct.unpack("<qq", struct.pack("<dd", call.prescale, call.postscale))
     # What native/xla reads, in its order.
     fields = [call.collective, _group_of(call.process_set), call.op, call.root, 0, 0, call.wire, *scales]
-    numbers = ", ".join(map(str, [*fields, len(types), 0, 0]))
+    numbers = ", ".join(map(str, [*fields, len(types), 0, 0, 1]))
     return f"""module @slipstream {{
   func.func public @main({parameters}) -> ({results}) {{
     %0:{len(types) + 1} = stablehlo.custom_call @{_TARGET.decode()}({arguments}) {{
