@@ -121,7 +121,8 @@ Error FrameDispatch::for_past(const Channels::Past& past, Link& link, const Work
 // Leave to send what this rank has sent so long ago that it has forgotten the work: nobody would ever take it. A work
 // that was on a board is in the ledger before it is decided there.
 bool FrameDispatch::is_needless(const WorkHeader& frame) const {
-  if (frame.type != MessageType::ready || offers_ != nullptr || ledger_.is_ahead(frame.channel, frame.seq)) return false;
+  if (frame.type != MessageType::ready || offers_ != nullptr || ledger_.is_ahead(frame.channel, frame.seq))
+    return false;
   if (boards_ != nullptr && boards_->undecided_on_board(frame.channel, frame.seq)) return false;
   return !ledger_.is_pending(frame.channel, frame.seq);
 }

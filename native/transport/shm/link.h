@@ -54,8 +54,7 @@ class ShmLink final : public Link, private Handler {
   ~ShmLink() override;
 
   bool send(const Frame& frame, const std::byte* data, uint64_t cookie, int urgency) override;
-  // A quarter of the ring at most, so that an empty ring has room for the message wherever in it the message begins.
-  bool takes_at_once(size_t bytes) const override {
+  bool takes_at_once(size_t bytes) const override {  // so that an empty ring has room for it, wherever it begins
     return up_ && messages_.empty() && bytes <= incoming_.bytes() / 4 && entries_.takes(sizeof(Frame) + bytes);
   }
   void release(const Payload& payload) override;
