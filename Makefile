@@ -89,7 +89,8 @@ $(MXNET)/package.stamp: $(VENV)/package.stamp constraints.txt
 .PHONY: test-mxnet
 test-mxnet: $(if $(filter 1,$(NUMPY_1)),$(MXNET)/package.stamp)  ## the tests of slipstream.mxnet, in .venv-mxnet
 ifeq ($(NUMPY_1),1)
-	@$(MXNET)/bin/python -m pytest -q tests/faces/test_mxnet.py tests/faces/test_mxnet_pushes.py tests/faces/test_mxnet_meeting.py
+	@$(MXNET)/bin/python -m pytest -q $(if $(filter-out 1,$(JOBS)),-n 2) tests/faces/test_mxnet.py \
+	  tests/faces/test_mxnet_pushes.py tests/faces/test_mxnet_meeting.py
 else
 	@echo "skipped: MXNet 1.9 needs NumPy 1, which has no wheels for the Python of $(PYTHON)"
 endif
