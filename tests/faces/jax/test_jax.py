@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,20 @@ def test_operations(n: int, transport: str) -> None:
 @pytest.mark.parametrize("how", ["mismatch", "shape"])
 def test_a_mismatch_raises_on_all_ranks(how: str) -> None:
     ranks.run(FOLDER / "failure_rank.py", 2, args=[how])
+
+
+@pytest.mark.parametrize("how", ["end", "shutdown"])
+def test_a_rank_that_reads_no_result_takes_part_to_the_end(how: str, tmp_path: Path) -> None:
+    ranks.run(FOLDER / "leaving_rank.py", 2, args=[str(tmp_path), how])
+    assert (tmp_path / "last").read_text() == "1.0"
+
+
+def test_a_rank_that_reads_no_result_ends_though_another_one_has_died(tmp_path: Path) -> None:
+    with ranks.started(FOLDER / "leaving_rank.py", 3, args=[str(tmp_path), "dead"]) as started:
+        codes = [rank.process.wait(60) for rank in started]
+        assert codes[1] == -signal.SIGKILL
+        assert codes[0] == 1
+        assert "rank 1" in started[0].text()
 
 
 @pytest.mark.parametrize("how", ["dead", "small-dead"])

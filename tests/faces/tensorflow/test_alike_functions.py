@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ tf = pytest.importorskip("tensorflow")
 import slipstream.tensorflow as hvd  # noqa: E402
 from faces.rank_jobs import Ranks  # noqa: E402
 from faces.tensorflow.failing_steps import until_the_end  # noqa: E402
+from slipstream.faces.tensorflow import naming  # noqa: E402
 
 
 class Called:
@@ -54,6 +57,35 @@ def check(kind: str) -> str:
         return found
 
     return until_the_end(call)
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(x: Any) -> Any:
+        return function(x)
+
+    return wrapper
+
+
+def executed(file: str) -> Any:
+    names: dict[str, Any] = {}
+    exec(compile("def step(x):\n    return x\n", file, "exec"), names)
+    return names["step"]
+
+
+def test_where_a_function_is_defined(tmp_path: Path) -> None:
+    """As all ranks say it, also one that decorates the function, or runs it from text."""
+    here, line = Path(__file__).name, Called.__call__.__code__.co_firstlineno
+    assert naming._source_of(Called()) == f"{here}:{line} of Called"
+    assert naming._source_of(Other()) == f"{here}:{line} of Other"
+    step = one()
+    assert naming._source_of(step) == f"{here}:{step.__code__.co_firstlineno}"
+    for alike in (decorated(step), functools.partial(step), decorated(functools.partial(decorated(step)))):
+        assert naming._source_of(alike) == naming._source_of(step)
+    (tmp_path / "tmp1a2b.py").touch()
+    for file in ("<string>", "<ipython-input-3-5f>", str(tmp_path / "tmp1a2b.py"), tf.__file__):
+        assert naming._source_of(executed(file)) == ""
+    assert naming._source_of(tf.autograph.to_graph(step)) == ""
 
 
 @pytest.mark.parametrize("kind", ["lambdas", "objects", "functions"])

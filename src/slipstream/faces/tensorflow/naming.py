@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import re
-from pathlib import PurePath
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ _CONTROL_FLOW = (
 )
 
 _SOURCE = "_slipstream_source"  # of a function's graph: where the program defines the function
+_TEMPORARY = (tempfile.gettempprefix(), "__autograph_generated_file")  # how names of files begin
 _NAMED = "_slipstream_named"  # of a function's graph: how many operations of each process set got a name
 
 
@@ -84,21 +86,27 @@ def _place_in(graph: Any, process_set: ProcessSet) -> Place:
 
 
 def _source_of(function: Any) -> str:
-    """Where a function is defined, as all ranks say it: "train.py:12", or the module of one that is installed.
+    """Where a function is defined, as all ranks say it: "train.py:12". Of one that decorators wrap: the wrapped one.
 
     Names alone do not tell functions apart: all lambdas have one, and all objects that can be called.
     """
     _, python = tf_decorator.unwrap(function)
-    while isinstance(python, functools.partial):
-        python = python.func
-    kind = "" if hasattr(python, "__code__") else f" of {type(python).__qualname__}"
+    while isinstance(python, functools.partial) or hasattr(python, "__wrapped__"):
+        python = python.func if isinstance(python, functools.partial) else python.__wrapped__
+    kind = "" if hasattr(python, "__code__") else type(python).__qualname__
     code = getattr(python if not kind else type(python).__call__, "__code__", None)
-    if code is None:
-        return f"{type(python).__module__}{kind}"
-    path = PurePath(code.co_filename)
-    if {"site-packages", "dist-packages"} & set(path.parts):  # lines may differ between versions
-        return f"{path.parent.name}.{path.stem}{kind}"
-    return f"{path.name}:{code.co_firstlineno}{_column_of(code)}{kind}"
+    if code is None or not _is_lasting(code.co_filename):
+        return kind
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}{_column_of(code)}{kind and f' of {kind}'}"
+
+
+def _is_lasting(file: str) -> bool:
+    """Whether it has the same name and lines on all ranks: no text that was executed, such as a notebook's cell, no
+    temporary file, and nothing that is installed, of which hosts may have several versions.
+    """
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return path.is_file() and not installed and not path.name.startswith(_TEMPORARY)
 
 
 def _column_of(code: Any) -> str:
