@@ -110,7 +110,10 @@ void Operation::run(void*, void* done, void* param) {
 void Operation::forget(void* param) {
   const std::unique_ptr<std::shared_ptr<Operation>> kept(static_cast<std::shared_ptr<Operation>*>(param));
   Operation& self = **kept;
-  if (!self.arrived_) self.left_out("one of its arrays carries an error of MXNet's: see that");
+  if (!self.arrived_)
+    self.left_out(
+        "an operation of MXNet or slipstream that makes one of its arrays has failed; MXNet raises that error where "
+        "the program reads the array");
 }
 
 void Operation::arrived(const Done& done) {

@@ -58,7 +58,7 @@ def test_a_trainer_takes_the_reducers_over(tmp_path: Path) -> None:
 def test_what_waits_for_the_end_of_operations_tells_of_those_that_failed(event: str) -> None:
     """The other rank never calls this rank's last operation, whose result nobody looks at."""
     end = event.removeprefix("the program ").removeprefix("the process ")
-    wanted = f"1 operations failed that were under way when {event}. The last: Timeout: "
+    wanted = f"1 operation failed that was under way when {event}. The last: Timeout: "
     with ranks.started(
         SCRIPT, 2, args=["never_called", end], new=True, env={"SLIPSTREAM_TIMEOUT": "4"}
     ) as both:

@@ -1,6 +1,6 @@
 """One rank of the tests of leaving: computations are under way whose results it does not read.
 
-leaving_rank.py FOLDER end | shutdown | dead
+leaving_rank.py FOLDER end | shutdown | dead | fork
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def train() -> jax.Array:
 def main() -> None:
     hvd.init()
     last = train()
+    if sys.argv[2] == "fork" and os.fork() == 0:
+        sys.exit(0)  # as a process of its own that ends in good order
     if hvd.rank() == 0:
         (Path(sys.argv[1]) / "last").write_text(str(float(last[0, 0])))
     del last

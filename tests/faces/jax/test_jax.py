@@ -25,7 +25,7 @@ def test_a_mismatch_raises_on_all_ranks(how: str) -> None:
     ranks.run(FOLDER / "failure_rank.py", 2, args=[how])
 
 
-@pytest.mark.parametrize("how", ["end", "shutdown"])
+@pytest.mark.parametrize("how", ["end", "shutdown", "fork"])
 def test_a_rank_that_reads_no_result_takes_part_to_the_end(how: str, tmp_path: Path) -> None:
     ranks.run(FOLDER / "leaving_rank.py", 2, args=[str(tmp_path), how])
     assert (tmp_path / "last").read_text() == "1.0"

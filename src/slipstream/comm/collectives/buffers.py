@@ -146,7 +146,7 @@ def writable(out: Buffer, shape: tuple[int, ...], like: NDArray[Any], name: str 
         )
     flags = array.flags
     if not flags.c_contiguous or not flags.writeable:
-        raise ValueError(f"{name} must be C-contiguous and writable")
+        raise ValueError(f"{name}, which takes the result, must be C-contiguous and writable")
     return array
 
 

@@ -186,7 +186,9 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 def current() -> Job:
     """The running job; SlipstreamError if `init` has not been called."""
     if _job is None:
-        raise errors.SlipstreamError("slipstream is not initialized: call slipstream.init() first")
+        raise errors.SlipstreamError(
+            "slipstream is not initialized: call slipstream.init() or hvd.init() first"
+        )
     return _job
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import weakref
 
 import jax
@@ -38,6 +39,9 @@ def _complete() -> None:
     for device in jax.local_devices():
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             jax.block_until_ready(jax.device_put(0, device) + 1)
+
+
+os.register_at_fork(after_in_child=_known.clear)  # JAX does not work in a child, and the child is in no job
 
 
 @atexit.register  # later than JAX does: so this runs before JAX lets go of its devices

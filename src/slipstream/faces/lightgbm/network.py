@@ -81,7 +81,10 @@ def network(tree_learner: str = "data", *, group: Group | None = None) -> _Netwo
     ...     model = lightgbm.train({"objective": "binary", **parallel}, lightgbm.Dataset(x, y))
     """
     if tree_learner not in _LEARNERS:
-        raise ValueError(f"tree_learner must be one of {', '.join(_LEARNERS)}, not {tree_learner!r}")
+        raise ValueError(
+            f"tree_learner must be one of {', '.join(_LEARNERS)}, not {tree_learner!r}: LightGBM has others for "
+            "its own command alone"
+        )
     check_group("group", group)
     return _Network(tree_learner, group)
 

@@ -87,10 +87,11 @@ def drain(event: str) -> None:
     while not _core.mxnet_drained(0.1):  # a signal's handler may raise between two looks
         pass
     count, text = _core.mxnet_failures()
-    if count > before:
-        _log.warning(
-            "%d operations failed that were under way when %s. The last: %s", count - before, event, text
-        )
+    failed = count - before
+    # An exception that ends the program has made them fail, and is told itself.
+    if failed > 0 and not last_words():
+        what = "1 operation failed that was" if failed == 1 else f"{failed} operations failed that were"
+        _log.warning("%s under way when %s. The last: %s", what, event, text)
 
 
 def _drain_at_exit() -> None:

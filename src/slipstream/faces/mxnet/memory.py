@@ -29,7 +29,9 @@ class Memory:
 
     def __init__(self, array: Any, writes: bool = False) -> None:
         if not isinstance(array, mxnet.nd.NDArray):
-            raise TypeError(f"slipstream.mxnet takes MXNet's NDArrays, not {type(array).__name__}")
+            raise TypeError(
+                f"slipstream.mxnet takes MXNet's NDArrays, not {type(array).__name__}: use mx.nd.array(x)"
+            )
         if array.stype != "default":
             raise TypeError(
                 f'slipstream.mxnet takes dense arrays, not {array.stype}: use array.tostype("default")'
