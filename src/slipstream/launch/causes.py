@@ -246,8 +246,8 @@ def advice(cause: Failure, finished: Collection[int], program: str | None) -> st
     """
     if not_taken := _NOT_TAKEN.search(cause.error):
         return (
-            f"{not_taken[1]} was stopped, or had no processor, for that long. Find out by whom, or let ranks wait "
-            "longer for such a one (SLIPSTREAM_HEARTBEAT)"
+            f"{not_taken[1]} was stopped, or had no processor, for that long. Find out why, or let the others wait "
+            "longer for it (SLIPSTREAM_HEARTBEAT)"
         )
     if cause.lost in finished and "has not joined" not in cause.error:
         # the error of the rank that waits may have been made before the exit code was known

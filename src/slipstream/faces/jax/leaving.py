@@ -33,11 +33,11 @@ def _complete() -> None:
     if _has_ended:
         return
     # The operations' own errors are told by whoever reads the results. An array may be deleted meanwhile.
-    with contextlib.suppress(jax.errors.JaxRuntimeError, RuntimeError):
+    with contextlib.suppress(RuntimeError):
         jax.block_until_ready([one for one in jax.live_arrays() if not one.is_deleted()])
-    # Results that nobody has any more: what a thread dispatches to a device runs in that order.
+    # Results that nobody has any more: what this thread has dispatched to a device runs in that order.
     for device in jax.local_devices():
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
+        with contextlib.suppress(RuntimeError):
             jax.block_until_ready(jax.device_put(0, device) + 1)
 
 

@@ -80,9 +80,7 @@ class _Untraced:
 
     key: _Key
     function: weakref.ref[Any]
-    others: weakref.WeakSet[
-        Any
-    ]  # functions and concrete ones with this key that there were at the first call
+    others: weakref.WeakSet[Any]  # that had this key at the first call, concrete ones too
     calls: int = 1
 
     def is_of(self, function: Any) -> bool:
@@ -91,15 +89,9 @@ class _Untraced:
             return not any(trace is function for trace in theirs)
         return False
 
-    def repeats(self, key: _Key, others: list[Any]) -> bool:
-        """Whether these and the failed call of a function that has been made anew are told to the same ones."""
-        return self.function() is None and self.key == key and set(self.others) == set(others)
-
 
 _untraced: list[_Untraced] = []
-_keys: weakref.WeakKeyDictionary[Any, _Key] = (
-    weakref.WeakKeyDictionary()
-)  # of concrete functions, where it is known
+_keys: weakref.WeakKeyDictionary[Any, _Key] = weakref.WeakKeyDictionary()  # of concrete functions
 
 
 @dataclass
@@ -202,10 +194,6 @@ def _remember_untraced(function: Any) -> None:
         for one in gc.get_objects()
         if type(one) in (Function, ConcreteFunction) and one is not function and _is_of(one, key)
     ]
-    for known in _untraced:
-        if known.repeats(key, others):
-            known.calls += 1
-            return
     _untraced.append(_Untraced(key, weakref.ref(function), weakref.WeakSet(others)))
 
 
