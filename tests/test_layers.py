@@ -28,9 +28,10 @@ NATIVE_LAYERS: dict[str, set[str]] = {
     "lines": {"base", "capi"},
     "tensorflow": {"base", "capi", "lines"},
     "mxnet": {"base", "capi", "lines"},
+    "lightgbm": {"base", "capi"},
     "reducers": {"base", "kernels", "transport", "engine", "boards", "session"},
     "bindings": {"base", "kernels", "transport", "engine", "boards", "session", "reducers"}
-    | {"capi", "xla", "lines", "tensorflow", "mxnet"},
+    | {"capi", "xla", "lines", "tensorflow", "mxnet", "lightgbm"},
     "mpi_trampoline": {"base", "kernels", "capi"},
     "tests": {
         "base",

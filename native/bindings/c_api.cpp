@@ -33,22 +33,6 @@ using capi::Ask;
 using capi::Prepared;
 using capi::Range;
 
-// Python's lock, in whichever thread C has called. Refused where the interpreter is not there, or ends.
-class WithGil {
- public:
-  WithGil() {
-    if (Py_IsInitialized() == 0 || finalizing())
-      throw Failure(Code::aborted, "the Python interpreter of this process ends, and with it the job");
-    or_stop([this] { state_ = PyGILState_Ensure(); });
-  }
-  ~WithGil() { PyGILState_Release(state_); }
-  WithGil(const WithGil&) = delete;
-  WithGil& operator=(const WithGil&) = delete;
-
- private:
-  PyGILState_STATE state_{};
-};
-
 // What native_calls tells of an error: (code, rank, host, text). Nothing else has four parts.
 [[noreturn]] void throw_told(const nb::tuple& told) {
   Error error;

@@ -13,6 +13,8 @@
 #include <exception>
 #include <type_traits>
 
+#include "base/error.h"
+
 namespace slipstream {
 
 [[noreturn]] inline void stop_for_ever() {
@@ -73,6 +75,22 @@ class WithoutGil {
   // program's __del__ methods call.
   const bool finalizer_;
   PyThreadState* state_;
+};
+
+// Python's lock, in whichever thread C has called. Refused where the interpreter is not there, or ends.
+class WithGil {
+ public:
+  WithGil() {
+    if (Py_IsInitialized() == 0 || finalizing())
+      throw Failure(Code::aborted, "the Python interpreter of this process ends, and with it the job");
+    or_stop([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~WithGil() { PyGILState_Release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  PyGILState_STATE state_{};
 };
 
 }  // namespace slipstream

@@ -1,15 +1,19 @@
 // LightGBM takes two functions in place of its sockets, which cannot return errors. What it does have is a handler of
-// C++ exceptions around every call of its C API. So what Python reports as failed leaves LightGBM's frames as an
-// exception that no C++ library takes for its own: ours may be another one than LightGBM's. Its handler makes it an
-// error code.
+// C++ exceptions around every call of its C API. So a failure leaves LightGBM's frames as an exception that no C++
+// library takes for its own: ours may be another one than LightGBM's. Its handler makes it an error code.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <unwind.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <string>
+#include <utility>
 
+#include "bindings/gil.h"
 #include "bindings/module.h"
+#include "lightgbm/network.h"
 
 namespace nb = nanobind;
 
@@ -17,23 +21,65 @@ namespace slipstream {
 
 namespace {
 
-// LightGBM's types; a reference is passed as a pointer. Python's functions return whether they have failed.
-using Reducer = void (*)(const char* input, char* output, int type_size, int32_t bytes);
-using ReduceScatter = int (*)(char* input, int32_t input_size, int type_size, const int32_t* block_start,
-                              const int32_t* block_len, int blocks, char* output, int32_t output_size,
-                              const Reducer* reducer);
-using AllGather = int (*)(char* input, int32_t input_size, const int32_t* block_start, const int32_t* block_len,
-                          int blocks, char* output, int32_t output_size);
+using lightgbm::Reducer;
 
-// As LightGBM's own, these belong to the thread that trains.
-thread_local ReduceScatter thread_reduce_scatter = nullptr;
-thread_local AllGather thread_all_gather = nullptr;
+// The network of a group, for Python, which is told of failures when LightGBM has returned. Made and destroyed with
+// Python's lock.
+class LightgbmNetwork {
+ public:
+  explicit LightgbmNetwork(uintptr_t group)
+      : network_(reinterpret_cast<slipstream_group*>(group), [this] { look_for_signals(); }) {}
+  ~LightgbmNetwork() {
+    leave();
+    or_stop([this] { Py_CLEAR(raised_); });
+  }
+
+  std::pair<uintptr_t, uintptr_t> enter();
+  void leave() const;
+  void check() {
+    if (raised_ != nullptr) {
+      PyObject* const type = Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(raised_)));
+      PyObject* const trace = PyException_GetTraceback(raised_);
+      PyErr_Restore(type, std::exchange(raised_, nullptr), trace);
+      throw nb::python_error();
+    }
+    if (network_.failure()) throw Failure(network_.failure());
+  }
+  lightgbm::Network& network() { return network_; }
+
+ private:
+  // What a handler of a signal raises cannot pass through LightGBM: it ends the job here, and Python has it later.
+  void look_for_signals() {
+    if (raised_ != nullptr) return;
+    std::string why;
+    try {
+      const WithGil lock;
+      if (or_stop([] { return PyErr_CheckSignals(); }) == 0) return;
+      PyObject *type = nullptr, *trace = nullptr;
+      PyErr_Fetch(&type, &raised_, &trace);
+      PyErr_NormalizeException(&type, &raised_, &trace);
+      if (trace != nullptr) PyException_SetTraceback(raised_, trace);
+      Py_XDECREF(type);
+      Py_XDECREF(trace);
+      why = nb::cast<std::string>(nb::inst_name(raised_));
+    } catch (const Failure& failure) {  // the interpreter ends
+      why = failure.what();
+    }
+    network_.end(why);
+  }
+
+  lightgbm::Network network_;
+  PyObject* raised_ = nullptr;
+};
+
+// As LightGBM's own, it belongs to the thread that trains.
+thread_local LightgbmNetwork* of_thread = nullptr;
 
 constexpr uint64_t kForeign = 0x534c495053545200;  // "SLIPSTR": the class of exceptions that are no C++ objects
 
 void drop(_Unwind_Reason_Code, _Unwind_Exception* exception) { delete exception; }
 
-[[noreturn]] void leave() {
+[[noreturn]] void leave_lightgbm() {
   auto* exception = new _Unwind_Exception{};
   exception->exception_class = kForeign;
   exception->exception_cleanup = drop;
@@ -41,30 +87,37 @@ void drop(_Unwind_Reason_Code, _Unwind_Exception* exception) { delete exception;
   std::abort();
 }
 
-void reduce_scatter(char* input, int32_t input_size, int type_size, const int32_t* block_start,
-                    const int32_t* block_len, int blocks, char* output, int32_t output_size, const Reducer& reducer) {
-  if (thread_reduce_scatter(input, input_size, type_size, block_start, block_len, blocks, output, output_size,
-                            &reducer) != 0)
-    leave();
+// LightGBM's types; a reference is passed as a pointer.
+void reduce_scatter(char* input, int32_t, int type_size, const int32_t* starts, const int32_t* lengths, int blocks,
+                    char* output, int32_t, const Reducer& reducer) {
+  if (!of_thread->network().reduce_scatter(input, type_size, {starts, lengths, blocks}, output, reducer))
+    leave_lightgbm();
 }
 
-void all_gather(char* input, int32_t input_size, const int32_t* block_start, const int32_t* block_len, int blocks,
-                char* output, int32_t output_size) {
-  if (thread_all_gather(input, input_size, block_start, block_len, blocks, output, output_size) != 0) leave();
+void all_gather(char* input, int32_t, const int32_t* starts, const int32_t* lengths, int blocks, char* output,
+                int32_t) {
+  if (!of_thread->network().all_gather(input, {starts, lengths, blocks}, output)) leave_lightgbm();
 }
 
-std::pair<uintptr_t, uintptr_t> functions(uintptr_t scatter, uintptr_t gather) {
-  thread_reduce_scatter = reinterpret_cast<ReduceScatter>(scatter);
-  thread_all_gather = reinterpret_cast<AllGather>(gather);
+std::pair<uintptr_t, uintptr_t> LightgbmNetwork::enter() {
+  of_thread = this;
   return {reinterpret_cast<uintptr_t>(&reduce_scatter), reinterpret_cast<uintptr_t>(&all_gather)};
+}
+
+void LightgbmNetwork::leave() const {
+  if (of_thread == this) of_thread = nullptr;
 }
 
 }  // namespace
 
 void bind_lightgbm(nb::module_& m) {
-  m.def("lightgbm_functions", &functions, nb::arg("reduce_scatter"), nb::arg("all_gather"),
-        "The addresses of the two functions for LGBM_NetworkInitWithFunctions, for training in this thread. They call "
-        "those at the given addresses, which return 0, or another number if LightGBM's call shall fail.");
+  nb::class_<LightgbmNetwork>(m, "LightgbmNetwork", "The network that LightGBM trains over in one thread.")
+      .def(nb::init<uintptr_t>(), nb::arg("group"), "`group`: what `c_group` has given; it is taken over.")
+      .def("enter", &LightgbmNetwork::enter,
+           "The addresses of the two functions for LGBM_NetworkInitWithFunctions, for training in this thread. They "
+           "work until `leave`. LightGBM's call fails if one of them does.")
+      .def("leave", &LightgbmNetwork::leave, "After LGBM_NetworkFree, in the thread of `enter`.")
+      .def("check", &LightgbmNetwork::check, "Raises what has ended an operation, if anything has.");
 }
 
 }  // namespace slipstream

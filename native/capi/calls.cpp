@@ -89,12 +89,17 @@ WorkPtr issue(slipstream_group& group, const slipstream_call& call, Before befor
   return work;
 }
 
-void wait_to_end(slipstream_group& group, Work& work) {
+constexpr double kPauseSeconds = 0.2;
+
+// The engine ends it in time.
+void wait_to_end(slipstream_group& group, Work& work, const Pause& pause) {
   Counters& counters = *group.session->options().counters;
   const Time begun = now();
-  group.session->wait(work, Time::max());  // the engine ends it in time
+  if (pause == nullptr)
+    group.session->wait(work, Time::max());
+  else
+    while (!group.session->wait(work, now() + seconds(kPauseSeconds))) pause();
   counters.add_wait(now() - begun);
-  if (work.error()) throw Failure(work.error());
 }
 
 // What became of a call that was tried by way of the group's board.
@@ -177,10 +182,13 @@ slipstream_work* begin(slipstream_group& group, const slipstream_call& call) {
   return handle.release();
 }
 
-void run(slipstream_group& group, const slipstream_call& call) {
+void run(slipstream_group& group, const slipstream_call& call, const Pause& pause) {
   const Prepare found = prepare(group, call);
   WorkPtr work;
-  const auto wait = [&](const WorkPtr& begun) { wait_to_end(group, *begun); };
+  const auto wait = [&](const WorkPtr& begun) {
+    wait_to_end(group, *begun, pause);
+    if (begun->error()) throw Failure(begun->error());
+  };
   if (try_board(group, call, found, wait) == OnBoard::no) {
     {
       // The engine gets the works of a group in the order of their numbers: two that need the same memory begin in the
@@ -189,10 +197,7 @@ void run(slipstream_group& group, const slipstream_call& call) {
       work = numbered(group, call, found);
       group.session->submit(work);
     }
-    Counters& counters = *group.session->options().counters;
-    const Time begun = now();
-    group.session->wait(*work, Time::max());  // the engine ends it in time
-    counters.add_wait(now() - begun);
+    wait_to_end(group, *work, pause);
   }
   if (found.watcher) found.watcher->ran(group.session, nullptr);
   if (work && work->error()) throw Failure(work->error());

@@ -1,6 +1,7 @@
 // Operations, as the table's functions ask for them. All throw Failure if nothing was begun.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "capi/handle.h"
@@ -23,7 +24,10 @@ void submit(slipstream_group& group, const slipstream_call& call, slipstream_don
 bool submit_or_run(slipstream_group& group, const slipstream_call& call, slipstream_done done, void* user,
                    const std::string& title = {});
 slipstream_work* begin(slipstream_group& group, const slipstream_call& call);
+// Called now and then while an operation waits, in the thread that waits for it. It may end the job, and throws
+// nothing.
+using Pause = std::function<void()>;
 // Throws the operation's error, too.
-void run(slipstream_group& group, const slipstream_call& call);
+void run(slipstream_group& group, const slipstream_call& call, const Pause& pause = nullptr);
 
 }  // namespace slipstream::capi

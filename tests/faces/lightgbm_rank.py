@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import lightgbm
@@ -57,6 +59,32 @@ def lost() -> None:
     show(train({}))
 
 
+def interrupted() -> None:
+    """Rank 0 waits inside LightGBM for a rank that does not come, and is interrupted there."""
+    others = slipstream.Group([0, 1])
+    session = slipstream.world().session
+
+    def interrupt() -> None:
+        while "LightGBM" not in session.report():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def stay_away(environment: Any) -> None:
+        if environment.iteration == 2:
+            if rank == 1:
+                slipstream.barrier(group=others)
+            threading.Thread(target=interrupt).start()
+
+    try:
+        with slipstream.lightgbm.network() as parallel:
+            train(parallel, stay_away)
+    except KeyboardInterrupt as error:
+        print(f"raised {type(error).__name__} from {type(error.__cause__).__name__}")
+    except slipstream.Aborted as error:
+        print(f"raised {type(error).__name__}: {error}")
+    show(train({}))
+
+
 def halves() -> None:
     group = slipstream.Group([0, 1] if rank < 2 else [2])
     with slipstream.lightgbm.network(group=group) as parallel:
@@ -77,6 +105,8 @@ def in_thread() -> None:
 
 if mode == "lost":
     lost()
+elif mode == "interrupted":
+    interrupted()
 elif mode == "halves":
     halves()
 elif mode == "thread":

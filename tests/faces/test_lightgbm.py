@@ -49,6 +49,15 @@ def test_a_lost_rank_ends_the_training_of_all(size: int) -> None:
         assert len(models(output)) == 1
 
 
+def test_an_interrupted_rank_ends_the_training_of_all() -> None:
+    first, second = ranks.run(SCRIPT, 2, args=["interrupted"], new=True)
+    assert ranks.marked("raised ", first) == "KeyboardInterrupt from LightGBMError"
+    told = ranks.marked("raised ", second)
+    assert told.startswith("Aborted: "), told
+    assert "rank 0 aborted the job: its training by LightGBM ended: KeyboardInterrupt" in told, told
+    assert len(models(first)) == len(models(second)) == 1
+
+
 def test_a_group_trains_alone() -> None:
     outputs = ranks.run(SCRIPT, 3, args=["halves"], new=True)
     first, second, third = (models(output) for output in outputs)

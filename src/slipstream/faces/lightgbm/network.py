@@ -11,8 +11,8 @@ from lightgbm.basic import _LIB, LightGBMError
 
 from slipstream import _core
 from slipstream import comm as _comm
+from slipstream.comm.collectives.native_calls import handle_of
 from slipstream.comm.membership.group import Group, check_group
-from slipstream.faces.lightgbm.callbacks import ALL_GATHER, REDUCE_SCATTER, Callbacks
 
 __all__ = ["network"]
 
@@ -26,8 +26,7 @@ class _Network:
     def __init__(self, learner: str, group: Group | None) -> None:
         self._learner = learner
         self._group = group
-        self._callbacks: Callbacks | None = None
-        self._functions: tuple[Any, Any] | None = None
+        self._native: _core.LightgbmNetwork | None = None
 
     def __enter__(self) -> dict[str, Any]:
         if getattr(_inside, "network", None) is not None:
@@ -37,13 +36,8 @@ class _Network:
         group = _comm.world() if self._group is None else self._group
         if group.size == 1:
             return {}
-        self._callbacks = Callbacks(group)
-        self._functions = (
-            REDUCE_SCATTER(self._callbacks.reduce_scatter),
-            ALL_GATHER(self._callbacks.all_gather),
-        )
-        ours = (ctypes.cast(one, ctypes.c_void_p).value or 0 for one in self._functions)
-        scatter, gather = _core.lightgbm_functions(*ours)
+        self._native = _core.LightgbmNetwork(handle_of(group))
+        scatter, gather = self._native.enter()
         _checked(
             _LIB.LGBM_NetworkInitWithFunctions(
                 group.size, group.rank, ctypes.c_void_p(scatter), ctypes.c_void_p(gather)
@@ -55,13 +49,16 @@ class _Network:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        callbacks, self._callbacks = self._callbacks, None
-        if callbacks is None:
+        native, self._native = self._native, None
+        if native is None:
             return
         _inside.network = None
         _checked(_LIB.LGBM_NetworkFree())
-        if callbacks.failure is not None:
-            raise callbacks.failure from error
+        native.leave()
+        try:
+            native.check()
+        except BaseException as failure:
+            raise failure from error
 
 
 def network(tree_learner: str = "data", *, group: Group | None = None) -> _Network:
