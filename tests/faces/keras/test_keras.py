@@ -120,6 +120,21 @@ def check_joins_first() -> None:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+def check_late_build() -> None:
+    """A model without an Input, on all ranks and on all but the first: its variables are made in the first batch."""
+    rank, size = hvd.rank(), hvd.size()
+    x, y = data()
+    for built in ((), (0,)):
+        keras.utils.set_random_seed(rank)
+        model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(2)])
+        if rank in built:
+            model.build((None, 5))
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.05)), loss="mse")
+        broadcasts = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(x[rank::size], y[rank::size], batch_size=4, verbose=0, callbacks=[broadcasts])
+        assert_equal_on_all(model, built)
+
+
 def check_kinds() -> None:
     """Keras's own accumulation, EMA: equal weights on all ranks."""
     assert_kinds(
@@ -350,6 +365,7 @@ def check_in_parts() -> None:
 CHECKS = [
     check_same_as_one,
     check_joins_first,
+    check_late_build,
     check_kinds,
     check_kinds_of_reductions,
     check_accumulation,

@@ -10,7 +10,7 @@ import numpy as np
 from slipstream.faces.arrays import starting
 from slipstream.faces.horovod import job
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
-from slipstream.faces.horovod.reduce_ops import Average
+from slipstream.faces.horovod.reduce_ops import Average, Min
 
 __all__ = ["AveragesMetrics", "BroadcastsVariables", "SavesBestModel", "SchedulesRate", "WarmsUpRate"]
 
@@ -23,7 +23,10 @@ class _Callback:
 
 
 class BroadcastsVariables(_Callback):
-    """Gives all ranks the variables of ``root_rank``: `_broadcast` is the face's."""
+    """Gives all ranks the variables of ``root_rank``, once in its life: `_broadcast` is the face's.
+
+    A model that Keras builds in its first batch has no variables before.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,26 @@ class BroadcastsVariables(_Callback):
     def register_local_var(self, var: Any) -> None:
         """Has this variable stay as it is on each rank."""
         self._local.add(id(var))
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Broadcasts, if the model is built on all ranks."""
+        if self.broadcast_done:
+            return
+        built = np.array([self.model.built], np.int32)
+        if starting.all_reduce(built, "whether the model is built", Min, 1.0, 1.0, self._process_set).wait()[
+            0
+        ]:
+            self._broadcast()
+            self.broadcast_done = True
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts, if that was not done before."""
+        if not self.broadcast_done:
+            self._broadcast()
+            self.broadcast_done = True
+
+    def _broadcast(self) -> None:
+        raise NotImplementedError
 
     def _shared(self, variables: Iterable[Any]) -> list[Any]:
         """Those that are not to stay as they are."""

@@ -27,16 +27,14 @@ __all__ = [
 class BroadcastGlobalVariablesCallback(BroadcastsVariables, keras.callbacks.Callback):  # type: ignore[misc]
     """Gives all ranks the weights and the optimizer's variables of ``root_rank`` before the first batch.
 
-    Keras builds model and optimizer before. ``device`` is accepted and changes nothing. ``local_variables``: those that
+    After the first batch if the model is not built before on all ranks: on TensorFlow, one without an `Input`.
+    ``device`` is accepted and changes nothing. ``local_variables``: those that
     each rank keeps. Seeds of dropout stay those of each rank.
 
     >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     """
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcasts, once in this callback's life."""
-        if self.broadcast_done:
-            return
+    def _broadcast(self) -> None:
         found = self._shared(self.model.weights)
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
@@ -44,7 +42,6 @@ class BroadcastGlobalVariablesCallback(BroadcastsVariables, keras.callbacks.Call
                 optimizer.build(self.model.trainable_variables)
             found += self._shared(optimizer.variables)
         broadcast_variables(found, self.root_rank, self._process_set)
-        self.broadcast_done = True
 
 
 class MetricAverageCallback(AveragesMetrics, keras.callbacks.Callback):  # type: ignore[misc]

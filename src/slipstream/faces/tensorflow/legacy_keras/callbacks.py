@@ -34,18 +34,7 @@ class BroadcastGlobalVariablesCallback(BroadcastsVariables, tf_keras.callbacks.C
     >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     """
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcasts, once in this callback's life, if the model is built."""
-        if self.model.built:
-            self._broadcast()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts, if that was not done before."""
-        self._broadcast()
-
     def _broadcast(self) -> None:
-        if self.broadcast_done:
-            return
         optimizer = getattr(self.model, "optimizer", None)
         found = list(self.model.weights)
         if optimizer is not None:
@@ -55,7 +44,6 @@ class BroadcastGlobalVariablesCallback(BroadcastsVariables, tf_keras.callbacks.C
         operation = broadcast_variables(self._shared(found), self.root_rank, self._process_set)
         if not tf.executing_eagerly():
             tf_keras.backend.get_session().run(operation)
-        self.broadcast_done = True
 
 
 def _build(optimizer: Any, variables: Any) -> None:
