@@ -356,7 +356,8 @@ void Session::close(const std::string& words, bool tell) {
     losers = owed();
     engine_.tell_latest();
   });
-  if (losers.empty()) turn_while(runner_, poller_, engine_, kLeaveSeconds, [&] { return !owed().empty(); });
+  const auto waits = [&] { return !engine_.failure() && tell && shm_.congested(); };
+  if (losers.empty()) turn_while(runner_, poller_, engine_, kLeaveSeconds, waits);
   bool stays = true;
   runner_.as_driver([&] {
     report_strangers(now(), true);

@@ -79,6 +79,22 @@ TEST(regions_wait_while_a_peer_does_not_take_them) {
   CHECK(stopped.downs.empty());
 }
 
+TEST(what_has_no_room_is_owed_if_it_is_data) {
+  ShmRank sender(0), stopped(1);
+  CHECK(connect(sender, stopped, 1));
+  const std::vector<std::byte> bytes(4000);
+  WorkHeader frame;
+  frame.length = static_cast<uint32_t>(bytes.size());
+  while (sender.ups[0]->takes_at_once(frame.length)) sender.ups[0]->send(frame, bytes.data(), 0);
+  CHECK(!sender.transport.congested());
+  WorkHeader ping;
+  ping.type = MessageType::ping;
+  while (!sender.transport.congested()) sender.ups[0]->send(ping, nullptr, 0);
+  CHECK(sender.transport.owed().empty());
+  sender.ups[0]->send(frame, bytes.data(), 0);
+  CHECK(sender.transport.owed() == std::vector<int>{1});
+}
+
 TEST(all_ranks_of_a_large_host_may_come_at_once) {
   const OpenFiles many(8192);
   ShmRank late(1), others(0);

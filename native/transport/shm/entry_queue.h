@@ -3,6 +3,7 @@
 // been sent. The ring keeps room for a last entry until make_way(). Private to this folder.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,6 +28,11 @@ class EntryQueue {
   // Moves what waits into the ring, as far as there is room. True if anything moved.
   bool flush();
   bool empty() const { return waiting_.empty(); }
+  // Whether an entry waits for which `f(kind, body)` holds.
+  template <class F>
+  bool any_waits(F f) const {
+    return std::ranges::any_of(waiting_, [&](const Waiting& one) { return f(one.kind, one.body); });
+  }
   // What waits, and finds no room now, is not sent; without `may_flush` none of it is. The next entry, which is the
   // last one, may take the room that was kept for it.
   void make_way(bool may_flush) {

@@ -49,7 +49,7 @@ class ShmTransport {
   bool pending() const;
   // True if a peer's ring is full, so that we have to look again soon without being woken.
   bool congested() const;
-  // The ranks whose links would lose what has been sent if they closed now.
+  // The ranks whose links would lose data that was sent if they closed now.
   std::vector<int> owed() const;
   // Expires handshakes; returns when to call again.
   Time tick(Time now);
