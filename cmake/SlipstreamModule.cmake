@@ -20,6 +20,10 @@ nanobind_add_module(_core STABLE_ABI NB_STATIC NOMINSIZE ${bindings})
 target_include_directories(_core PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
 target_link_libraries(_core PRIVATE slipstream_xla slipstream_tensorflow slipstream_mxnet slipstream_lightgbm slipstream_lines slipstream_capi slipstream_reducers slipstream_session slipstream_boards slipstream_engine slipstream_transport slipstream_kernels
                                     slipstream_base)
+if(SLIPSTREAM_PRECOMPILE)
+  target_precompile_headers(_core PRIVATE ${SLIPSTREAM_HEADERS} <nanobind/nanobind.h>)
+  set_source_files_properties(bindings/errors.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON)  # it defines what Python.h reads
+endif()
 # The wheel must run where there is no compiler, and so maybe no matching libstdc++. The copy inside stays hidden: its
 # symbols must not mix with those of the libstdc++ that a framework has loaded. The unwinder is the system's libgcc_s:
 # pthread_exit unwinds with it, and another copy, static or of another library, aborts the process when it is asked

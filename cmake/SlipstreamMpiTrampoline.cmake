@@ -8,6 +8,7 @@ add_library(slipstream_mpi MODULE ${mpi_trampoline})
 target_include_directories(slipstream_mpi PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
 target_compile_definitions(slipstream_mpi PRIVATE "SLIPSTREAM_VERSION=\"${PROJECT_VERSION}\"")
 target_link_libraries(slipstream_mpi PRIVATE slipstream_options slipstream_kernels slipstream_base)
+slipstream_precompiled(slipstream_mpi slipstream_layer_headers)
 target_link_options(slipstream_mpi PRIVATE "-Wl,--version-script=${SLIPSTREAM_MPI_EXPORTS}")
 set_target_properties(slipstream_mpi PROPERTIES LINK_DEPENDS "${SLIPSTREAM_MPI_EXPORTS}")
 # As for _core: no libstdc++ of the machine is needed, and the unwinder is the system's.

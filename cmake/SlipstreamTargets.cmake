@@ -32,6 +32,42 @@ if(SLIPSTREAM_SANITIZE)
   target_link_options(slipstream_options INTERFACE ${SLIPSTREAM_SANITIZE_FLAGS})
 endif()
 
+# Most files include most of these, and the compiler takes longer to read them than to compile what the file has itself.
+# A compiler's cache has no use for that. Builds with sanitizers go without, and find a file that includes too little.
+set(SLIPSTREAM_PRECOMPILE_DEFAULT ON)
+if(CMAKE_CXX_COMPILER_LAUNCHER OR SLIPSTREAM_SANITIZE)
+  set(SLIPSTREAM_PRECOMPILE_DEFAULT OFF)
+endif()
+option(SLIPSTREAM_PRECOMPILE "Read the headers of the C++ library once, not for each file" ${SLIPSTREAM_PRECOMPILE_DEFAULT})
+set(SLIPSTREAM_HEADERS
+    <algorithm> <array> <atomic> <bit> <chrono> <condition_variable> <cstddef> <cstdint> <cstring> <deque> <functional>
+    <map> <memory> <mutex> <optional> <random> <set> <span> <string> <string_view> <thread> <unordered_map> <utility>
+    <vector>)
+
+# slipstream_headers(<name> [compile options...])
+#
+# What targets with the same options take their headers from, by slipstream_precompiled().
+function(slipstream_headers name)
+  if(SLIPSTREAM_PRECOMPILE)
+    file(CONFIGURE OUTPUT ${name}.cpp CONTENT "")
+    add_library(${name} OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp")
+    target_compile_options(${name} PRIVATE ${ARGN})
+    target_link_libraries(${name} PRIVATE slipstream_options)
+    target_precompile_headers(${name} PRIVATE ${SLIPSTREAM_HEADERS})
+  endif()
+endfunction()
+
+function(slipstream_precompiled target from)
+  if(SLIPSTREAM_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM ${from})
+  endif()
+endfunction()
+
+slipstream_headers(slipstream_layer_headers)
+if(SLIPSTREAM_PRECOMPILE)
+  set_target_properties(slipstream_layer_headers PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endif()
+
 # slipstream_layer(<folder> [lower targets...])
 #
 # One static library per folder of native/, linked to the layers it may use. A folder without sources yet is an
@@ -44,6 +80,7 @@ function(slipstream_layer name)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
     target_link_libraries(${target} PUBLIC slipstream_options ${ARGN})
+    slipstream_precompiled(${target} slipstream_layer_headers)
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE slipstream_options ${ARGN})
@@ -74,13 +111,16 @@ set(SLIPSTREAM_LAYERS_OF_transport_alone_test slipstream_transport slipstream_ba
 function(slipstream_tests)
   add_custom_target(native_tests)
   file(GLOB tests CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/tests/*_test.cpp")
+  # Tests use assert(), which Release would define away, and run once: compiling them takes longer than running them.
+  set(options -UNDEBUG -O1)
+  slipstream_headers(slipstream_test_headers ${options})
   foreach(source IN LISTS tests)
     get_filename_component(test ${source} NAME_WE)
     add_executable(${test} EXCLUDE_FROM_ALL ${source})
     add_dependencies(native_tests ${test})
     target_include_directories(${test} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-    # Tests use assert(), which Release would define away, and run once: compiling them takes longer than running them.
-    target_compile_options(${test} PRIVATE -UNDEBUG -O1)
+    target_compile_options(${test} PRIVATE ${options})
+    slipstream_precompiled(${test} slipstream_test_headers)
     set(layers ${SLIPSTREAM_LAYERS_OF_${test}})
     if(NOT layers)
       set(layers slipstream_tensorflow slipstream_lines slipstream_capi slipstream_reducers slipstream_session slipstream_boards slipstream_engine slipstream_transport slipstream_kernels slipstream_base)

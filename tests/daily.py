@@ -7,6 +7,20 @@ from __future__ import annotations
 
 import pytest
 
+_KERAS = (
+    "same_as_one",
+    "late_build",
+    "kinds",
+    "kinds_of_reductions",
+    "accumulation",
+    "mixed_precision",
+    "operations",
+    "mistakes",
+    "rates",
+    "partial",
+    "elastic_state",
+)
+
 # By file and function: the variants that run daily. With none, the whole test is left to `make test-all`.
 DAILY: dict[str, dict[str, tuple[str, ...]]] = {
     "benchmarks/test_benchmarks.py": {"test_ddp_measures_steps_and_compares_parameters": ()},
@@ -14,6 +28,7 @@ DAILY: dict[str, dict[str, tuple[str, ...]]] = {
     "tests/bench/test_measurement.py": {
         "test_every_collective_is_measured_and_right": ("all_reduce", "gather"),
         "test_horovod": ("gather",),
+        "test_a_rank_that_dies_ends_the_measurement": ("against0",),
         "test_a_wrong_result_is_counted_for_each_contender": ("gather-changes1",),
         "test_all_of_ours_and_types_that_are_not_there": (),
     },
@@ -54,6 +69,11 @@ DAILY: dict[str, dict[str, tuple[str, ...]]] = {
         "test_random_operations_on_overlapping_groups": ("mixed",),
     },
     "tests/comm/test_rendezvous.py": {"test_a_job_starts_again_at_the_same_torch_store": ()},
+    "tests/comm/test_single_copy.py": {
+        "test_a_rank_that_ends_in_the_middle_is_named": ("9",),
+        "test_all_that_moves_is_right": ("2-auto", "3-off", "3-mixed", "4-on", "8-mixed"),
+        "test_sums_are_right": ("on-2", "auto-3", "off-3", "auto-4"),
+    },
     "tests/comm/test_threads.py": {"test_collectives_equal_numpy_with_io_threads": ("4",)},
     "tests/comm/tuning/test_tuning.py": {
         "test_all_ranks_choose_alike": ("2-500-0", "3-500-0", "4-800-5"),
@@ -62,7 +82,7 @@ DAILY: dict[str, dict[str, tuple[str, ...]]] = {
         "test_a_program_that_asks_for_more_than_there_is": (),
     },
     "tests/conformance/test_horovod_suite.py": {"test_what_becomes_of_each_test": ()},
-    "tests/faces/jax/test_jax.py": {"test_operations": ("1-shm", "3-tcp")},
+    "tests/faces/jax/test_jax.py": {"test_operations": ("3-tcp",)},
     "tests/faces/jax/test_mpi4jax.py": {
         "test_functions": (
             "2-shm-operations",
@@ -75,6 +95,26 @@ DAILY: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "tests/faces/keras/test_digits.py": {"test_any_number_of_workers_learns_the_same": ("tensorflow",)},
+    "tests/faces/keras/test_keras.py": {
+        "test_on_ranks": (
+            "tensorflow-check_joins_first",
+            *(f"{backend}-check_{what}" for backend in ("tensorflow", "torch", "jax") for what in _KERAS),
+        ),
+    },
+    "tests/faces/keras/test_tf_keras.py": {
+        "test_optimizers": (
+            "check_same_as_one-optimizers",
+            "check_accumulation-optimizers.legacy",
+            "check_sparse-optimizers",
+            "check_sparse-optimizers.legacy",
+            "check_by_hand-optimizers",
+            "check_by_hand-optimizers.legacy",
+            "check_mixed_precision-optimizers",
+        ),
+    },
+    "tests/faces/tensorflow/test_chosen_threads.py": {
+        "test_a_program_chooses_after_init": ("native-function", "negotiated-session"),
+    },
     "tests/faces/tensorflow/test_digits.py": {"test_any_number_of_workers_learns_the_same": ("options0",)},
     "tests/faces/test_again.py": {
         "test_200_times_init_and_shutdown_at_4_ranks_leave_nothing": (),
@@ -96,6 +136,9 @@ DAILY: dict[str, dict[str, tuple[str, ...]]] = {
             "join-shm-14",
         ),
     },
+    "tests/faces/test_jax_devices.py": {
+        "test_collectives_are_those_of_numpy": ("2-2-types", "2-2-ways", "2-4-ways", "3-2-meshes"),
+    },
     "tests/faces/test_torch_adasum_digits.py": {"test_a_job_ends_where_the_formula_leads": ()},
     "tests/faces/test_torch_apart.py": {
         "test_an_operation_on_one_rank_and_a_step_on_the_other": ("2",),
@@ -108,12 +151,18 @@ DAILY: dict[str, dict[str, tuple[str, ...]]] = {
         "test_models_learn_alike_on_all_ranks_and_norms_stay_exact": ("topk", "powersgd"),
         "test_the_example_runs_with_replace_gloo": (),
     },
+    "tests/faces/torch_distributed/test_wire.py": {
+        "test_values": ("bf16-3", "f8-3", "f16-2", "int8-3", "exact-2"),
+    },
     "tests/faces/torch_distributed/test_replace.py": {
         "test_a_job_that_communicates_by_gloo_says_so": ("options0-script0-1", "options1-script1-0"),
     },
     "tests/faces/torch_distributed/test_text_examples.py": {"test_the_curve_is_that_of_gloo": ()},
     "tests/lab/test_dscp.py": {
         "test_all_data_of_a_job_has_the_class_that_is_asked_for": ("ipv6-options1-63",),
+    },
+    "tests/launch/test_agents.py": {
+        "test_a_malformed_frame_is_an_error_that_names_the_host": ("0", "3", "7", "10"),
     },
     "tests/launch/test_before_pytorch_meets.py": {
         "test_a_rank_that_does_not_come_to_init_process_group_is_named": ("option0-5",),

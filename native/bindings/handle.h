@@ -88,7 +88,7 @@ class Handle {
  private:
   // Counts for how long the caller waits, whichever way that ends.
   struct Waiting {
-    explicit Waiting(const Handle& handle) : handle(handle) {}
+    explicit Waiting(const Handle& of) : handle(of) {}
     Waiting(const Waiting&) = delete;
     ~Waiting() { handle.session_->options().counters->add_wait(now() - begun); }
     const Handle& handle;

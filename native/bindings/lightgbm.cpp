@@ -45,6 +45,7 @@ class LightgbmNetwork {
     }
     if (network_.failure()) throw Failure(network_.failure());
   }
+  bool used() const { return network_.used(); }
   lightgbm::Network& network() { return network_; }
 
  private:
@@ -117,6 +118,7 @@ void bind_lightgbm(nb::module_& m) {
            "The addresses of the two functions for LGBM_NetworkInitWithFunctions, for training in this thread. They "
            "work until `leave`. LightGBM's call fails if one of them does.")
       .def("leave", &LightgbmNetwork::leave, "After LGBM_NetworkFree, in the thread of `enter`.")
+      .def_prop_ro("used", &LightgbmNetwork::used, "Whether LightGBM has called an operation.")
       .def("check", &LightgbmNetwork::check, "Raises what has ended an operation, if anything has.");
 }
 

@@ -68,6 +68,7 @@ void Network::end(const std::string& why) {
 // A failure of the job is known to all ranks already.
 template <class F>
 bool Network::guarded(F operation) {
+  used_ = true;
   if (failure_) return false;
   try {
     operation();

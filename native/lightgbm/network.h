@@ -37,6 +37,8 @@ class Network {
   // `output` = the blocks of all ranks, each in its place; `input` is this rank's, and may overlap.
   bool all_gather(const char* input, const Layout& blocks, char* output);
 
+  // Whether an operation has been called.
+  bool used() const { return used_; }
   // What has ended an operation, if anything has.
   const Error& failure() const { return failure_; }
   // Ends the job's operations on all ranks: those wait for this one, which will not come.
@@ -51,6 +53,7 @@ class Network {
   slipstream_group* const group_;
   const capi::Pause pause_;
   Error failure_;
+  bool used_ = false;
   std::vector<uint64_t> sizes_, same_;  // of the blocks; as many times this rank's
   std::vector<std::byte> room_;         // all ranks' versions of this rank's block
 };

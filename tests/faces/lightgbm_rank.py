@@ -85,6 +85,37 @@ def interrupted() -> None:
     show(train({}))
 
 
+def caught() -> None:
+    """All ranks leave a block by an exception, and go on; then one alone does, and the others learn of it."""
+
+    def fail(environment: Any) -> None:
+        if environment.iteration == 2:
+            raise ValueError("this trial failed")
+
+    for failing in (0, 1), (1,):
+        try:
+            with slipstream.lightgbm.network() as parallel:
+                show(train(parallel, *([fail] if rank in failing else [])))
+        except (ValueError, slipstream.Mismatch) as error:
+            print(f"raised {type(error).__name__}: {error}")
+
+
+def outside() -> None:
+    """Parameters of the network where there is none."""
+    with slipstream.lightgbm.network() as parallel:
+        thread = threading.Thread(target=refused, args=(parallel,))
+        thread.start()
+        thread.join()
+    refused(parallel)
+
+
+def refused(parallel: dict[str, Any]) -> None:
+    try:
+        train(parallel)
+    except RuntimeError as error:
+        print(f"raised {error}")
+
+
 def halves() -> None:
     group = slipstream.Group([0, 1] if rank < 2 else [2])
     with slipstream.lightgbm.network(group=group) as parallel:
@@ -107,6 +138,10 @@ if mode == "lost":
     lost()
 elif mode == "interrupted":
     interrupted()
+elif mode == "caught":
+    caught()
+elif mode == "outside":
+    outside()
 elif mode == "halves":
     halves()
 elif mode == "thread":

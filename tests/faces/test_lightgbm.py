@@ -58,6 +58,23 @@ def test_an_interrupted_rank_ends_the_training_of_all() -> None:
     assert len(models(first)) == len(models(second)) == 1
 
 
+def test_a_rank_that_leaves_its_block_by_an_exception_is_not_waited_for() -> None:
+    first, second = ranks.run(SCRIPT, 2, args=["caught"], new=True)
+    both, alone = (line for line in first.splitlines() if line.startswith("raised "))
+    assert both == "raised ValueError: this trial failed"
+    assert second.count(both) == 2
+    assert alone.startswith("raised Mismatch: ")
+    assert "rank 1 (host " in alone
+    assert "LightGBM: the end of the block" in alone
+    assert "the same parameters, iterations and callbacks on all ranks" in alone
+
+
+def test_training_without_the_network_is_refused() -> None:
+    for output in ranks.run(SCRIPT, 2, args=["outside"], new=True):
+        assert output.count("raised LightGBM would train with num_machines, but without its network") == 2
+        assert "LightGBM has trained nothing in this block" in output
+
+
 def test_a_group_trains_alone() -> None:
     outputs = ranks.run(SCRIPT, 3, args=["halves"], new=True)
     first, second, third = (models(output) for output in outputs)

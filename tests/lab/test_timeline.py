@@ -28,6 +28,5 @@ def test_clocks_of_four_hosts_are_aligned(tmp_path: Path, case: str) -> None:
     with Lab(4, rate="500mbit") as lab:
         done = lab.run("h1", [*command, sys.executable, str(RANK), case], capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert (
-        spread(json.loads(file.read_text()), 4) < 1000
-    )  # microseconds; clocks are 100 s apart from rank to rank
+    # microseconds; clocks are 100 s apart from rank to rank
+    assert spread(json.loads(file.read_text()), 4) < 10_000

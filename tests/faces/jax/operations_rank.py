@@ -207,6 +207,7 @@ def mistakes(rank: int, n: int) -> None:
         ("not defined", ValueError, lambda: hvd.allreduce(x, "band")),
         ("dimension", ValueError, lambda: hvd.allgather(jnp.float32(1))),
         ("group", TypeError, lambda: hvd.allreduce(x, group=[0])),
+        ("key_data", TypeError, lambda: hvd.broadcast({"key": jax.random.key(0)})),
     ):
         with pytest.raises(error, match=None if n == 1 else text):
             f()

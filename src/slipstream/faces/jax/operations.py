@@ -32,6 +32,12 @@ def _run(spec: Spec, tree: Any, after: Any) -> Any:
     """The operation on each array of the tree. Those without a derivative (integers) go by themselves, first."""
     leaves, form = jax.tree.flatten(tree)
     leaves = [jnp.asarray(x) for x in leaves]
+    for x in leaves:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            raise TypeError(
+                f"{spec.kind.name.lower().replace('_', '')} takes arrays of numbers, not {x.dtype}: give it "
+                "jax.random.key_data(key), and make the result a key by jax.random.wrap_key_data"
+            )
     if spec.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL):
         for x in leaves:
             _check_rows(spec, x)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from lightgbm.basic import _LIB, LightGBMError
+from lightgbm.basic import _LIB, Booster, LightGBMError
 
 from slipstream import _core
 from slipstream import comm as _comm
+from slipstream.base.errors import Mismatch, SlipstreamError
+from slipstream.base.log import Log
+from slipstream.comm.collectives import addresses
 from slipstream.comm.collectives.native_calls import handle_of
 from slipstream.comm.membership.group import Group, check_group
 
@@ -18,6 +23,13 @@ __all__ = ["network"]
 
 _LEARNERS = "data", "voting"  # LightGBM has "feature" for its own command alone
 _inside = threading.local()  # LightGBM's network belongs to a thread
+_log = Log("slipstream.lightgbm")
+
+
+_ALIKE = (
+    "LightGBM needs the same parameters, iterations and callbacks on all ranks, which leave the block together, also "
+    "by an exception"
+)
 
 
 class _Network:
@@ -57,8 +69,28 @@ class _Network:
         native.leave()
         try:
             native.check()
+        except Mismatch as failure:
+            raise Mismatch(f"{failure}. {_ALIKE}") from error
         except BaseException as failure:
             raise failure from error
+        if error is None or isinstance(error, Exception):
+            self._meet(error)
+        if error is None and not native.used:
+            _log.warning(
+                "LightGBM has trained nothing in this block: train in the block, in the thread that entered it, not "
+                "behind the block, in other threads or in processes of its own (n_jobs of scikit-learn)"
+            )
+
+    def _meet(self, error: Exception | None) -> None:
+        """All ranks leave their blocks together: one that has left by an exception would be waited for in training."""
+        try:
+            addresses.barrier(self._group or _comm.world(), name="LightGBM: the end of the block", sync=True)
+        except Mismatch as failure:
+            if error is None:
+                raise Mismatch(f"{failure}. {_ALIKE}") from None
+        except SlipstreamError:
+            if error is None:
+                raise
 
 
 def network(tree_learner: str = "data", *, group: Group | None = None) -> _Network:
@@ -83,7 +115,42 @@ def network(tree_learner: str = "data", *, group: Group | None = None) -> _Netwo
             "its own command alone"
         )
     check_group("group", group)
+    _guard_boosters()
     return _Network(tree_learner, group)
+
+
+@functools.cache
+def _guard_boosters() -> None:
+    """Without its network LightGBM would train a model of each rank's own, and say nothing."""
+    make = Booster.__init__
+
+    @functools.wraps(make)
+    def guarded(
+        self: Any, params: Mapping[str, Any] | None = None, train_set: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        if train_set is not None and _is_ours(params or {}) and getattr(_inside, "network", None) is None:
+            raise RuntimeError(
+                "LightGBM would train with num_machines, but without its network: train in the block of "
+                "slipstream.lightgbm.network(), and in the thread that entered it"
+            )
+        make(self, params, train_set, *args, **kwargs)
+
+    Booster.__init__ = guarded
+
+
+def _is_ours(params: Mapping[str, Any]) -> bool:
+    """Whether these are parameters of `network`, and not those of LightGBM's own sockets."""
+    sockets = (
+        "machines",
+        "workers",
+        "nodes",
+        "machine_list_filename",
+        "machine_list_file",
+        "machine_list",
+        "mlist",
+    )
+    count = params.get("num_machines", params.get("num_machine", 1))
+    return int(count or 1) > 1 and all(params.get(name) is None for name in sockets)
 
 
 def _checked(code: int) -> None:

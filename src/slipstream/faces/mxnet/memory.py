@@ -34,7 +34,8 @@ class Memory:
             )
         if array.stype != "default":
             raise TypeError(
-                f'slipstream.mxnet takes dense arrays, not {array.stype}: use array.tostype("default")'
+                f'slipstream.mxnet takes dense arrays, not {array.stype}: use array.tostype("default"), or, for '
+                "gradients, layers with sparse_grad=False"
             )
         if array.context.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise TypeError(

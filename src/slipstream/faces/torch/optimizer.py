@@ -47,6 +47,7 @@ class _Distributed:
     param_groups: list[dict[str, Any]]
     _exchange: GradientExchange | None
     _reduced: list[torch.Tensor]  # the parameters of the exchange
+    _hooked: set[int]  # their ids
     _settings: dict[str, Any]
     _overlap: ForwardOverlap | None
     _synchronized: bool
@@ -80,8 +81,14 @@ class _Distributed:
             number_of = {id(param): number for number, param in enumerate(params)}
             self._exchange.inherit(before, [number_of.get(id(param)) for param in self._reduced])
         self._reduced = params
+        self._hooked = set(map(id, params))
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
+
+    def _unfrozen(self) -> list[torch.Tensor]:
+        """The parameters that have come to require gradients since the others were hooked up."""
+        params = (param for group in self.param_groups for param in group["params"])
+        return [param for param in params if param.requires_grad and id(param) not in self._hooked]
 
     def watch_in_new_job(self) -> None:
         """Hooks up the parameters again, in the job that has taken the place of one that failed.
@@ -123,6 +130,13 @@ class _Distributed:
         Every rank calls it. Raises SlipstreamError when the job has failed.
         """
         if self._exchange is not None:
+            unfrozen = [param for param in self._unfrozen() if param.grad is not None]
+            if unfrozen:
+                raise RuntimeError(
+                    f"parameter {self._parameter_names[unfrozen[0]]} has a gradient that was not reduced, as it "
+                    "required none before: call optimizer.zero_grad() after requires_grad_(True) and before backward, "
+                    "on all ranks"
+                )
             with adding_words():
                 self._exchange.synchronize()
         self._synchronized = True
@@ -189,14 +203,18 @@ class _Distributed:
         return step()
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clears the gradients; AssertionError between backward and `step` or `synchronize`, when they
-        travel.
+        """Clears the gradients; AssertionError between backward and `step` or `synchronize`, when they travel.
+
+        Parameters that have come to require gradients are reduced from now on. Every rank calls it then.
         """
         if self._exchange is not None and self._exchange.touched:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
+        if self._exchange is not None and self._unfrozen():
+            self.settle()
+            self._watch()
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
