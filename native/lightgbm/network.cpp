@@ -78,7 +78,10 @@ bool Network::guarded(F operation) {
   } catch (const std::exception& error) {
     failure_ = {Code::internal, -1, {}, error.what()};
   }
-  if (failure_.code == Code::invalid || failure_.code == Code::internal) end(failure_.text);
+  try {
+    if (failure_.code == Code::invalid || failure_.code == Code::internal) end(failure_.text);
+  } catch (const Failure&) {  // this process is a forked child: it is no rank
+  }
   return false;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -65,7 +66,7 @@ def interrupted() -> None:
     session = slipstream.world().session
 
     def interrupt() -> None:
-        while "LightGBM" not in session.report():
+        while not re.search("\n  waits: .*LightGBM", session.report()):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -107,6 +108,23 @@ def outside() -> None:
         thread.start()
         thread.join()
     refused(parallel)
+    with slipstream.lightgbm.network() as parallel:
+        model = train(parallel)
+    model.refit(digits.data[rows], digits.target[rows])  # of a model that is there: on each rank alone
+    block = slipstream.lightgbm.network()
+    parallel = block.__enter__()
+    thread = threading.Thread(target=leave, args=(block,))
+    thread.start()
+    thread.join()
+    show(train(parallel))  # the block is as it was
+    block.__exit__(None, None, None)
+
+
+def leave(block: Any) -> None:
+    try:
+        block.__exit__(None, None, None)
+    except RuntimeError as error:
+        print(f"raised {error}")
 
 
 def refused(parallel: dict[str, Any]) -> None:

@@ -73,6 +73,8 @@ def test_training_without_the_network_is_refused() -> None:
     for output in ranks.run(SCRIPT, 2, args=["outside"], new=True):
         assert output.count("raised LightGBM would train with num_machines, but without its network") == 2
         assert "LightGBM has trained nothing in this block" in output
+        assert "is left in another thread than the one that entered it" in output
+        assert len(models(output)) == 1
 
 
 def test_a_group_trains_alone() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from comm import ranks
 from slipstream.base.dtypes import DType
+from slipstream.gradients import agreement
 from slipstream.gradients.buckets import Parameter
 from slipstream.gradients.compression import BF16, EXACT, FP16
 
@@ -69,6 +70,20 @@ def test_parameters_that_one_rank_alone_compresses_are_named() -> None:
         assert "the ranks compress different parameters: parameter 2 is missing on rank 0 and p2" in text, (
             text
         )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "names_alone"),
+    [
+        ("dense_1/kernel (2, 3) float32 (its change, op=Adasum)", True),
+        ("dense/kernel (2, 4) float32 (its change, op=Adasum)", False),
+    ],
+)
+def test_parameters_that_differ_in_names_alone_are_said_to(theirs: str, names_alone: bool) -> None:
+    ours = "dense/kernel (2, 3) float32 (its change, op=Adasum)"
+    text = str(agreement._of_parameters("optimise", [[ours], [theirs]], [0, 1]))
+    assert f"parameter 0 is {ours} on rank 0 and {theirs} on rank 1" in text
+    assert ("Only the names differ" in text) is names_alone
 
 
 def test_a_cast_changes_floating_point_alone() -> None:

@@ -141,9 +141,9 @@ bool is_sound(const Frame& frame, const Ring::EntryHeader& entry) {
 
 }  // namespace
 
-bool carries_data(uint32_t kind, std::span<const std::byte> body) {
+bool must_arrive(uint32_t kind, std::span<const std::byte> body) {
   const bool has_frame = kind == kFrame || kind == kDescriptor || kind == kPrivate;
-  return has_frame && body.front() == static_cast<std::byte>(FrameType::data);
+  return kind == kReleased || (has_frame && body.front() == static_cast<std::byte>(FrameType::data));
 }
 
 ShmLink::ShmLink(std::shared_ptr<ShmTransport::Impl> home, int peer, std::string listener)

@@ -45,8 +45,8 @@ struct LinkPair {
 // Bytes of a mapping with two rings of `ring` bytes.
 constexpr size_t mapping_of(size_t ring) { return sizeof(LinkPair) + 2 * ring; }
 
-// Whether an entry of a ring stands for data.
-bool carries_data(uint32_t kind, std::span<const std::byte> body);
+// Whether an entry of a ring stands for data, or tells the peer that its data has been read.
+bool must_arrive(uint32_t kind, std::span<const std::byte> body);
 
 class ShmLink final : public Link, private Handler {
  public:
@@ -77,7 +77,7 @@ class ShmLink final : public Link, private Handler {
   bool poll();
   bool pending() const { return open_ && up_ && !incoming_.empty(); }
   // True if a last frame, or close(), would lose data that waits for room.
-  bool owes() const { return open_ && up_ && (!messages_.empty() || entries_.any_waits(carries_data)); }
+  bool owes() const { return open_ && up_ && (!messages_.empty() || entries_.any_waits(must_arrive)); }
   bool congested() const { return open_ && (!entries_.empty() || !messages_.empty()); }
   void drop_region(uint32_t id);
   // Dials again, or fails a link that did not come up in time; returns when to look again.

@@ -23,8 +23,8 @@ __all__ = ["check_agreement", "check_arguments", "check_compressions", "check_va
 _MOST_SHOWN = 5  # parameters in a text
 
 _NAMES = (
-    ". Only the names differ: Keras numbers layers in the order in which a process makes them, and a loaded model has "
-    "other names than a new one; so make or load the same models on all ranks, or give the layers names"
+    ". Only the names differ: make or load the same models in the same order on all ranks, or give the layers names "
+    "(Keras makes names of how many layers a process has made before, and a loaded model has others than a new one)"
 )
 
 _log = Log("slipstream.gradients")
@@ -54,7 +54,7 @@ def _of_parameters(what: str, lists: Sequence[Sequence[str]], ranks: Sequence[in
         for i, (one, other) in enumerate(zip_longest(first, theirs, fillvalue="missing"))
         if one != other
     ]
-    kinds = [[one[one.rindex(" (") :] for one in texts] for texts in (first, theirs)]
+    kinds = [[one.partition(" (")[2] for one in texts] for texts in (first, theirs)]
     cure = _NAMES if kinds[0] == kinds[1] else ""
     more = f"; and {len(differ) - _MOST_SHOWN} more" if len(differ) > _MOST_SHOWN else ""
     return Mismatch(

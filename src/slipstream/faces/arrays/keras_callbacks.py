@@ -25,8 +25,11 @@ class _Callback:
 class BroadcastsVariables(_Callback):
     """Gives all ranks the variables of ``root_rank``, once in its life: `_broadcast` is the face's.
 
-    A model that Keras builds in its first batch has no variables before.
+    A model that Keras builds in its first batch has no variables before: the face then calls `_broadcast_once` after
+    that batch.
     """
+
+    _may_be_late = True
 
     def __init__(
         self,
@@ -46,18 +49,18 @@ class BroadcastsVariables(_Callback):
         self._local.add(id(var))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcasts, if the model is built on all ranks."""
-        if self.broadcast_done:
-            return
-        built = np.array([self.model.built], np.int32)
-        if starting.all_reduce(built, "whether the model is built", Min, 1.0, 1.0, self._process_set).wait()[
-            0
-        ]:
-            self._broadcast()
-            self.broadcast_done = True
+        """Broadcasts, if the model is built on all ranks, or is never built later."""
+        if not self._may_be_late or self._is_built_everywhere():
+            self._broadcast_once()
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts, if that was not done before."""
+    def _is_built_everywhere(self) -> bool:
+        if self.broadcast_done:
+            return False
+        built = np.array([self.model.built], np.int32)
+        asked = starting.all_reduce(built, "whether the model is built", Min, 1.0, 1.0, self._process_set)
+        return bool(asked.wait()[0])
+
+    def _broadcast_once(self) -> None:
         if not self.broadcast_done:
             self._broadcast()
             self.broadcast_done = True

@@ -34,6 +34,14 @@ class BroadcastGlobalVariablesCallback(BroadcastsVariables, keras.callbacks.Call
     >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     """
 
+    _may_be_late = keras.backend.backend() == "tensorflow"  # others build the model before
+
+    if _may_be_late:  # elsewhere Keras would wait for the results of each batch before the next one
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            """Broadcasts, if that was not done before."""
+            self._broadcast_once()
+
     def _broadcast(self) -> None:
         found = self._shared(self.model.weights)
         optimizer = getattr(self.model, "optimizer", None)

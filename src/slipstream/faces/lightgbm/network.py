@@ -38,6 +38,7 @@ class _Network:
     def __init__(self, learner: str, group: Group | None) -> None:
         self._learner = learner
         self._group = group
+        self._met: Group  # the ranks of the block
         self._native: _core.LightgbmNetwork | None = None
 
     def __enter__(self) -> dict[str, Any]:
@@ -48,6 +49,7 @@ class _Network:
         group = _comm.world() if self._group is None else self._group
         if group.size == 1:
             return {}
+        self._met = group
         self._native = _core.LightgbmNetwork(handle_of(group))
         scatter, gather = self._native.enter()
         _checked(
@@ -61,10 +63,16 @@ class _Network:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        native, self._native = self._native, None
+        native = self._native
         if native is None:
             return
-        _inside.network = None
+        if (
+            getattr(_inside, "network", None) is not self
+        ):  # LightGBM still has the functions in the other thread
+            raise RuntimeError(
+                "a block of slipstream.lightgbm.network() is left in another thread than the one that entered it"
+            ) from error
+        self._native = _inside.network = None
         _checked(_LIB.LGBM_NetworkFree())
         native.leave()
         try:
@@ -73,18 +81,21 @@ class _Network:
             raise Mismatch(f"{failure}. {_ALIKE}") from error
         except BaseException as failure:
             raise failure from error
-        if error is None or isinstance(error, Exception):
-            self._meet(error)
+        if _comm.is_initialized():
+            if isinstance(error, KeyboardInterrupt):  # as if it had come while LightGBM communicated
+                self._met.abort("its training by LightGBM ended: KeyboardInterrupt")
+            else:
+                self._meet(error)
         if error is None and not native.used:
             _log.warning(
                 "LightGBM has trained nothing in this block: train in the block, in the thread that entered it, not "
                 "behind the block, in other threads or in processes of its own (n_jobs of scikit-learn)"
             )
 
-    def _meet(self, error: Exception | None) -> None:
+    def _meet(self, error: BaseException | None) -> None:
         """All ranks leave their blocks together: one that has left by an exception would be waited for in training."""
         try:
-            addresses.barrier(self._group or _comm.world(), name="LightGBM: the end of the block", sync=True)
+            addresses.barrier(self._met, name="LightGBM: the end of the block", sync=True)
         except Mismatch as failure:
             if error is None:
                 raise Mismatch(f"{failure}. {_ALIKE}") from None
@@ -103,8 +114,10 @@ def network(tree_learner: str = "data", *, group: Group | None = None) -> _Netwo
     splits. ``group``: default all ranks.
 
     If a rank is lost, the call of LightGBM that runs fails on all others, and the block raises slipstream's error, such
-    as PeerLost. So does the next call of LightGBM in the block. Raises ValueError for another ``tree_learner``,
-    RuntimeError where the thread is in such a block already.
+    as PeerLost. So does the next call of LightGBM in the block. All ranks leave the block together: where one
+    leaves it by an exception while others train, those raise Mismatch. Raises ValueError for another ``tree_learner``,
+    RuntimeError where the thread is in such a block already. Training with these parameters raises RuntimeError
+    outside of the block, and in another thread.
 
     >>> with slipstream.lightgbm.network() as parallel:
     ...     model = lightgbm.train({"objective": "binary", **parallel}, lightgbm.Dataset(x, y))
@@ -139,7 +152,12 @@ def _guard_boosters() -> None:
 
 
 def _is_ours(params: Mapping[str, Any]) -> bool:
-    """Whether these are parameters of `network`, and not those of LightGBM's own sockets."""
+    """Whether a model is trained with parameters of `network`, and not with those of LightGBM's own sockets.
+
+    `Booster.refit` computes new values for the leaves of a model, which has these parameters, on one rank.
+    """
+    if "refit_decay_rate" in params:
+        return False
     sockets = (
         "machines",
         "workers",

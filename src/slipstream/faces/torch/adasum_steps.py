@@ -12,7 +12,7 @@ import torch
 from slipstream.faces.horovod.process_sets import ProcessSet
 from slipstream.faces.horovod.words import adding_words
 from slipstream.faces.torch.adasum import check_adasum, vectors_of
-from slipstream.faces.torch.parameters import in_order
+from slipstream.faces.torch.parameters import in_order, unfrozen
 from slipstream.faces.torch_tensors import describe
 from slipstream.gradients.changes import ChangeExchange
 from slipstream.gradients.compression import Cast, Way
@@ -67,6 +67,8 @@ class AdasumSteps:
         step: Callable[..., Any] = super().step  # type: ignore[misc]
         if self._changes is None:
             return step(closure)
+        if unfrozen(self.param_groups, set(map(id, self._changes.params))):
+            self._watch()
         self._changes.begin()
         result = step(closure)
         with adding_words():
@@ -88,7 +90,7 @@ class _Changes:
         compression: Any,
         process_set: ProcessSet,
     ) -> None:
-        self._params = params
+        self.params = params
         self._compression = compression
         self._before: list[torch.Tensor] = []
         self._views: dict[int, torch.Tensor] = {}
@@ -115,13 +117,13 @@ class _Changes:
 
     def begin(self) -> None:
         """Takes note of the parameters before a step."""
-        self._before = [param.detach().clone() for param in self._params]
+        self._before = [param.detach().clone() for param in self.params]
 
     @torch.no_grad()
     def exchange(self) -> None:
         """Changes the parameters as all ranks' steps together say; if that fails, not at all."""
         contexts = []
-        for number, (param, before) in enumerate(zip(self._params, self._before, strict=True)):
+        for number, (param, before) in enumerate(zip(self.params, self._before, strict=True)):
             small, context = self._compression.compress(param.detach() - before)
             self._views[number].copy_(small)
             contexts.append(context)
@@ -130,6 +132,6 @@ class _Changes:
             for number, (before, context) in enumerate(zip(self._before, contexts, strict=True)):
                 before += self._compression.decompress(self._views[number], context).to(before.device)
         finally:
-            for param, before in zip(self._params, self._before, strict=True):
+            for param, before in zip(self.params, self._before, strict=True):
                 param.copy_(before)
             self._before = []

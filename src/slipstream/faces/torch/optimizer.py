@@ -28,7 +28,16 @@ from slipstream.faces.torch.compression import (
 from slipstream.faces.torch.exact import Exact, check_exact, check_wires, exact_rule, ways_of_groups
 from slipstream.faces.torch.gradients import exchange_gradients
 from slipstream.faces.torch.overlap import ForwardOverlap
-from slipstream.faces.torch.parameters import as_indices, check_groups, check_names, cut, in_order, names_of
+from slipstream.faces.torch.parameters import (
+    as_indices,
+    check_groups,
+    check_names,
+    cut,
+    in_order,
+    names_of,
+    unfrozen,
+)
+from slipstream.faces.torch.reduction_operations import grouped_allreduce_
 from slipstream.gradients.compression import Cast, Way
 from slipstream.gradients.exchange import GradientExchange
 from slipstream.gradients.reductions import check_sums
@@ -85,10 +94,26 @@ class _Distributed:
         if self._overlap is not None:
             self._overlap.watch(self, params, self._exchange)
 
-    def _unfrozen(self) -> list[torch.Tensor]:
+    def _late(self) -> list[torch.Tensor]:
         """The parameters that have come to require gradients since the others were hooked up."""
-        params = (param for group in self.param_groups for param in group["params"])
-        return [param for param in params if param.requires_grad and id(param) not in self._hooked]
+        return [] if self._exchange is None else unfrozen(self.param_groups, self._hooked)
+
+    def _reduce_unfrozen(self) -> None:
+        """Those that `zero_grad` has not hooked up: backward came before it was called."""
+        params = self._late()
+        if not params:
+            return
+        for param in params:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param)
+            elif param.grad.is_sparse:
+                param.grad = param.grad.to_dense()
+        grouped_allreduce_(
+            [param.grad for param in params if param.grad is not None],
+            op=self._settings["op"],
+            name="gradients of unfrozen parameters",
+            process_set=self._settings["process_set"],
+        )
 
     def watch_in_new_job(self) -> None:
         """Hooks up the parameters again, in the job that has taken the place of one that failed.
@@ -130,15 +155,9 @@ class _Distributed:
         Every rank calls it. Raises SlipstreamError when the job has failed.
         """
         if self._exchange is not None:
-            unfrozen = [param for param in self._unfrozen() if param.grad is not None]
-            if unfrozen:
-                raise RuntimeError(
-                    f"parameter {self._parameter_names[unfrozen[0]]} has a gradient that was not reduced, as it "
-                    "required none before: call optimizer.zero_grad() after requires_grad_(True) and before backward, "
-                    "on all ranks"
-                )
             with adding_words():
                 self._exchange.synchronize()
+                self._reduce_unfrozen()
         self._synchronized = True
 
     def settle(self) -> None:
@@ -188,7 +207,8 @@ class _Distributed:
             result = step(reduced)
             self._synchronized = False
             return result
-        if self._overlap is not None and not self._synchronized and self._overlap.step():
+        late = self._late()
+        if self._overlap is not None and not self._synchronized and not late and self._overlap.step():
             return None
         again = self._exchange is None or self._exchange.touched
         if self._synchronized:
@@ -200,7 +220,12 @@ class _Distributed:
         if again or not self._synchronized:
             self.synchronize()
         self._synchronized = False
-        return step()
+        result = step()
+        if late:
+            self._watch()
+        if self._overlap is not None:
+            super().zero_grad()  # type: ignore[misc]  # as after steps that overlap
+        return result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients; AssertionError between backward and `step` or `synchronize`, when they travel.
@@ -212,7 +237,7 @@ class _Distributed:
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
-        if self._exchange is not None and self._unfrozen():
+        if self._late():
             self.settle()
             self._watch()
         super().zero_grad(*args, **kwargs)  # type: ignore[misc]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 
-__all__ = ["as_indices", "check_groups", "check_names", "cut", "in_order", "names_of"]
+__all__ = ["as_indices", "check_groups", "check_names", "cut", "in_order", "names_of", "unfrozen"]
 
 
 def in_order(
@@ -25,6 +26,11 @@ def in_order(
         return params, None
     params.sort(key=lambda p: (id(p) not in known, known.get(id(p), "")))
     return params, [known.get(id(p), "") for p in params]
+
+
+def unfrozen(param_groups: Sequence[Mapping[str, Any]], known: AbstractSet[int]) -> list[torch.Tensor]:
+    """The parameters that require gradients and whose ids are not ``known``."""
+    return [p for group in param_groups for p in group["params"] if p.requires_grad and id(p) not in known]
 
 
 def names_of(

@@ -34,6 +34,10 @@ class BroadcastGlobalVariablesCallback(BroadcastsVariables, tf_keras.callbacks.C
     >>> callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
     """
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts, if that was not done before."""
+        self._broadcast_once()
+
     def _broadcast(self) -> None:
         optimizer = getattr(self.model, "optimizer", None)
         found = list(self.model.weights)
