@@ -151,19 +151,14 @@ Error Engine::missed(const Execution& execution) const {
 }
 
 void Engine::retire_finished(bool starts_next) {
-  const auto& running = executions_.in_order();
-  for (size_t i = 0; i < running.size();) {
-    if (!running[i]->finished()) {
-      ++i;
-      continue;
+  for (auto ended = executions_.remove_finished(); !ended.empty(); ended = executions_.remove_finished()) {
+    for (const auto& [work, bulk] : ended) {
+      Channels::Channel& channel = channels_.at(work->request.channel);
+      channels_.ended(channel, *work, bulk);
+      unfinished_.complete(*work, Error{});
+      if (starts_next) start_waiting(channel);
+      channels_.forget_idle();
     }
-    const bool bulk = running[i]->bulk();
-    const WorkPtr work = executions_.remove(i);
-    Channels::Channel& channel = channels_.at(work->request.channel);
-    channels_.ended(channel, *work, bulk);
-    unfinished_.complete(*work, Error{});
-    if (starts_next) start_waiting(channel);
-    channels_.forget_idle();
   }
 }
 

@@ -50,12 +50,21 @@ class Executions {
   bool need_driver() const {
     return size() > kFew || !std::ranges::all_of(in_order_, [](const Execution* one) { return one->is_lent_out(); });
   }
-  // Destroys the execution in_order()[index]; returns its work.
-  WorkPtr remove(size_t index) {
-    WorkPtr work = in_order_[index]->work();
-    in_order_.erase(in_order_.begin() + static_cast<ptrdiff_t>(index));
-    by_key_.erase(WorkKey{work->request.channel, work->request.seq});
-    return work;
+  struct Ended {
+    WorkPtr work;
+    bool bulk;
+  };
+  // Destroys those that have finished, all in one pass: there may be tens of thousands. In their order.
+  std::vector<Ended> remove_finished() {
+    std::vector<Ended> ended;
+    std::erase_if(in_order_, [&](const Execution* one) {
+      if (!one->finished()) return false;
+      ended.push_back({one->work(), one->bulk()});
+      const Request& request = ended.back().work->request;
+      by_key_.erase(WorkKey{request.channel, request.seq});
+      return true;
+    });
+    return ended;
   }
   void clear() {
     in_order_.clear();
