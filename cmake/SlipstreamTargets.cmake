@@ -33,7 +33,8 @@ if(SLIPSTREAM_SANITIZE)
 endif()
 
 # Most files include most of these, and the compiler takes longer to read them than to compile what the file has itself.
-# A compiler's cache has no use for that. Builds with sanitizers go without, and find a file that includes too little.
+# A compiler's cache has no use for that. Builds with sanitizers go without, and find files (but for the bindings) that
+# include too little.
 set(SLIPSTREAM_PRECOMPILE_DEFAULT ON)
 if(CMAKE_CXX_COMPILER_LAUNCHER OR SLIPSTREAM_SANITIZE)
   set(SLIPSTREAM_PRECOMPILE_DEFAULT OFF)

@@ -191,7 +191,9 @@ class _Distributed:
         step: Callable[..., Any] = super().step  # type: ignore[misc]
         if not self._should_synchronize:
             self._synchronized = False
-            return step() if closure is None else step(closure)
+            result = step() if closure is None else step(closure)
+            self._clear()
+            return result
         if closure is not None:
             self.settle()
             inner = closure
@@ -206,6 +208,7 @@ class _Distributed:
                 self.synchronize()
             result = step(reduced)
             self._synchronized = False
+            self._clear()
             return result
         late = self._late()
         if self._overlap is not None and not self._synchronized and not late and self._overlap.step():
@@ -223,9 +226,13 @@ class _Distributed:
         result = step()
         if late:
             self._watch()
-        if self._overlap is not None:
-            super().zero_grad()  # type: ignore[misc]  # as after steps that overlap
+        self._clear()
         return result
+
+    def _clear(self) -> None:
+        """After a step that was taken at once, gradients are gone, as after those that overlap a forward pass."""
+        if self._overlap is not None:
+            super().zero_grad()  # type: ignore[misc]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients; AssertionError between backward and `step` or `synchronize`, when they travel.
