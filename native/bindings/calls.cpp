@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/huge_pages.h"
 #include "base/reserve.h"
@@ -150,6 +151,14 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   }
 }
 
+// As run(), in place in `memory`: the input is copied there from `source`, and the result from there to `target`.
+void run_copied(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t memory, uint64_t count,
+                uintptr_t source, uintptr_t target, uint64_t bytes, std::string name, double timeout, nb::object keep) {
+  std::memcpy(at(memory), at(source), bytes);
+  issue<true>(self, request, memory, memory, count, std::move(name), timeout, std::move(keep), {}, {}, 0);
+  std::memcpy(at(target), at(memory), bytes);
+}
+
 // A receive from whichever of the sources sends first: the plan of a receive from each, and its channel.
 nb::object receive_any(const std::shared_ptr<Session>& self, const CallRequest& request,
                        const std::vector<Source>& sources, uintptr_t dst, uint64_t count, double timeout,
@@ -269,6 +278,11 @@ void bind_calls(nb::module_& m, SessionClass& session) {
         "Has the system give all pages of shared memory now; an error if it cannot.");
   define_call(session, "submit", issue<false>, "Begins an operation; returns its Work.");
   define_call(session, "run", issue<true>, "Runs an operation to its end in this thread.");
+  session.def("run_copied", &run_copied, nb::arg("request"), nb::arg("memory"), nb::arg("count"), nb::arg("source"),
+              nb::arg("target"), nb::arg("bytes"), nb::arg("name"), nb::arg("timeout") = 0.0,
+              nb::arg("keep") = nb::none(),
+              "Runs an operation of `count` elements in place in `memory`. Copies `bytes` from `source` there before, "
+              "and from there to `target` afterwards.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),
               nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(),
               "Begins a receive from whichever source sends first: (plan, channel) of each. Returns its Work.");

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -91,15 +92,18 @@ WorkPtr issue(slipstream_group& group, const slipstream_call& call, Before befor
 
 constexpr double kPauseSeconds = 0.2;
 
-// The engine ends it in time.
-void wait_to_end(slipstream_group& group, Work& work, const Pause& pause) {
-  Counters& counters = *group.session->options().counters;
+// The engine ends it in time. `order`: the work has yet to be submitted, and gives this back when it is.
+void wait_to_end(slipstream_group& group, const WorkPtr& work, const Pause& pause,
+                 std::unique_lock<std::mutex> order = {}) {
+  Session& session = *group.session;
   const Time begun = now();
-  if (pause == nullptr)
-    group.session->wait(work, Time::max());
-  else
-    while (!group.session->wait(work, now() + seconds(kPauseSeconds))) pause();
-  counters.add_wait(now() - begun);
+  const auto slice = [&] { return pause == nullptr ? Time::max() : now() + seconds(kPauseSeconds); };
+  bool done = order.owns_lock() ? session.run(work, slice(), std::move(order)) : session.wait(*work, slice());
+  while (!done) {
+    if (pause != nullptr) pause();
+    done = session.wait(*work, slice());
+  }
+  session.options().counters->add_wait(now() - begun);
 }
 
 // What became of a call that was tried by way of the group's board.
@@ -186,18 +190,15 @@ void run(slipstream_group& group, const slipstream_call& call, const Pause& paus
   const Prepare found = prepare(group, call);
   WorkPtr work;
   const auto wait = [&](const WorkPtr& begun) {
-    wait_to_end(group, *begun, pause);
+    wait_to_end(group, begun, pause);
     if (begun->error()) throw Failure(begun->error());
   };
   if (try_board(group, call, found, wait) == OnBoard::no) {
-    {
-      // The engine gets the works of a group in the order of their numbers: two that need the same memory begin in the
-      // order in which they come, and another order on another rank would have both ranks wait for each other.
-      const std::lock_guard lock(group.order);
-      work = numbered(group, call, found);
-      group.session->submit(work);
-    }
-    wait_to_end(group, *work, pause);
+    // The engine gets the works of a group in the order of their numbers: two that need the same memory begin in the
+    // order in which they come, and another order on another rank would have both ranks wait for each other.
+    std::unique_lock order(group.order);
+    work = numbered(group, call, found);
+    wait_to_end(group, work, pause, std::move(order));
   }
   if (found.watcher) found.watcher->ran(group.session, nullptr);
   if (work && work->error()) throw Failure(work->error());

@@ -167,15 +167,17 @@ void Runner::submit_deferred(WorkPtr work) {
   unpark();
 }
 
-bool Runner::run(WorkPtr work, Time deadline) {
+bool Runner::run(WorkPtr work, Time deadline, std::unique_lock<std::mutex> order) {
   {
     const std::unique_lock lock(drive_, std::try_to_lock);
     if (lock.owns_lock()) {
       bell_.disarm();
       engine_.submit(work);
+      order = {};
       if (drive_for(*work, deadline)) return true;
     } else {
       submit(work);
+      order = {};
     }
   }
   return wait(*work, deadline);

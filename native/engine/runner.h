@@ -39,8 +39,9 @@ class Runner {
   void submit(WorkPtr work);
   // For a call that was made before (Work::deferred).
   void submit_deferred(WorkPtr work);
-  // Any thread: submits, and drives until the work is done or `deadline` passes. True if done.
-  bool run(WorkPtr work, Time deadline);
+  // Any thread: submits, and drives until the work is done or `deadline` passes. True if done. Gives `order` back once
+  // the engine has the work.
+  bool run(WorkPtr work, Time deadline, std::unique_lock<std::mutex> order = {});
   // Any thread: waits for a work submitted before. True if done.
   bool wait(Work& work, Time deadline);
 

@@ -188,7 +188,8 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   auto work = std::make_shared<Work>(std::move(request));
   if (trace_.on()) work->traced = now();
   if (trace_.has_steps()) work->steps = &trace_;
-  work->split = is_split(work->request);
+  const Plan* const plan = work->request.plan.get();
+  work->split = splitter_ != nullptr && plan != nullptr && plan->split() && !work->request.part;
   if (work->split) {  // its slices are numbered
     work->submitted = coarse_now();
     if (work->request.timed) work->request.called = work->submitted;
@@ -200,10 +201,6 @@ WorkPtr Session::prepare(Request request, uint64_t tag_channel) {
   const Request& call = work->request;
   if (call.collective != CollectiveKind::none && !call.part && !call.only_waits) options_.counters->begin(*work);
   return work;
-}
-
-bool Session::is_split(const Request& request) const {
-  return splitter_ != nullptr && request.plan != nullptr && request.plan->split() && !request.part;
 }
 
 void Session::submit(const WorkPtr& work) {
@@ -239,9 +236,11 @@ ShortMessages::State receive_at_once(Session& session, const Request& request, s
   return runner->receive_at_once(message, patient);
 }
 
-bool Session::run(const WorkPtr& work, Time deadline) {
-  if (give_splitter(work)) return work->sleep_until_done(deadline);
-  return hold_back(work) ? runner_.wait(*work, deadline) : runner_.run(work, deadline);
+bool Session::run(const WorkPtr& work, Time deadline, std::unique_lock<std::mutex> order) {
+  const bool split = give_splitter(work);
+  if (!split && !hold_back(work)) return runner_.run(work, deadline, std::move(order));
+  order = {};
+  return split ? work->sleep_until_done(deadline) : runner_.wait(*work, deadline);
 }
 
 bool Session::wait(Work& work, Time deadline) {

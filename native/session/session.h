@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,8 +102,8 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   void submit(const WorkPtr& work);
   // Any thread. True if no work uses memory, of those that this thread knows of.
   bool quiet() const { return splitter_ == nullptr && engine_.quiet(); }
-  // True when done; never longer than until `deadline`.
-  bool run(const WorkPtr& work, Time deadline);
+  // True when done; never longer than until `deadline`. run() gives `order` back once the engine has the work.
+  bool run(const WorkPtr& work, Time deadline, std::unique_lock<std::mutex> order = {});
   bool wait(Work& work, Time deadline);
 
   // For the program, whose forked children may read it.
@@ -165,7 +166,6 @@ class Session final : private Dialer, private Arrivals, private Pump, private Kn
   Time tick(Time now) override;
   void look();  // as the driver: handles what comes within a few milliseconds
 
-  bool is_split(const Request& request) const;
   // True: the splitter has it.
   bool give_splitter(const WorkPtr& work);
   // The middle of a star: others dial, and offer works.

@@ -256,6 +256,18 @@ class Session:
     def check(self) -> None: ...
     def report(self) -> str: ...
     def quiet(self) -> bool: ...
+    def run_copied(
+        self,
+        request: Request,
+        memory: int,
+        count: int,
+        source: int,
+        target: int,
+        bytes: int,
+        name: str,
+        timeout: float = 0.0,
+        keep: Any = None,
+    ) -> None: ...
     def await_memory(
         self, request: Request, address: int, bytes: int, writes: bool, timeout: float = 0.0
     ) -> None: ...

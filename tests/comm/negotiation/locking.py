@@ -50,9 +50,9 @@ def count_alone() -> list[str]:
     mine, names = negotiator.negotiator_of(slipstream.world()), []
     run = mine._run_alone
 
-    def counted(locked: Any, flight: Any, part: Any, make: Any) -> Any:
+    def counted(locked: Any, flight: Any, *rest: Any) -> Any:
         names.append(flight.batch.requests[0].name)
-        return run(locked, flight, part, make)
+        return run(locked, flight, *rest)
 
     mine._run_alone = counted  # type: ignore[method-assign]
     return names

@@ -68,6 +68,13 @@ class Shared:
         memmove(result.ctypes.data, address, result.nbytes)
         return result
 
+    def source(self, group: Group) -> int:
+        return self.data.ctypes.data
+
+    def target(self) -> tuple[NDArray[np.float64], int]:
+        result = np.empty_like(self.data)
+        return result, result.ctypes.data
+
 
 def own(name: str) -> float:
     return RANK + 1.0 + len(name)

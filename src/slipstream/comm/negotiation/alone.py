@@ -14,7 +14,7 @@ from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request, unnamed
 from slipstream.comm.negotiation.guarded import Guarded
 from slipstream.comm.negotiation.locked import Flight, Locked
-from slipstream.comm.negotiation.negotiated import Negotiated, Part, Start, abort_for, told
+from slipstream.comm.negotiation.negotiated import Negotiated, Part, PlainPart, Start, abort_for, told
 
 __all__ = ["Alone"]
 
@@ -55,7 +55,7 @@ class Alone(ABC):
     @abstractmethod
     def _stop(self, error: BaseException) -> None: ...
 
-    def run_now(self, request: Request, part: Part, start: Start) -> Any:
+    def run_now(self, request: Request, part: PlainPart, start: Start) -> Any:
         """`submit` with ``sync``, and the result: quicker where a locked order has this sum next, alone."""
         locked = self._locked
         if (
@@ -63,53 +63,43 @@ class Alone(ABC):
             and (self.joined is None or self.joined.decided())
             and not recording.recording()
         ):
-            flight = None
+            key = request.key if request.has_name else None
             try:
+                source = _source_of(request, part, locked.group)
                 with self._lock:
                     inside = self._guarded.inside
-                    flight = None if inside else self._guarded.run(self._take_alone, locked, request, part)
+                    flight = None if inside else self._guarded.run(self._take_alone, locked, request, key)
                 if flight is not None:
                     return self._run_alone(
                         locked,
                         flight,
                         part,
-                        lambda: Negotiated(
-                            self,
-                            request,
-                            start,
-                            part,
-                            request.key if request.has_name else unnamed(next(self._numbers)),
-                        ),
+                        source,
+                        lambda: Negotiated(self, request, start, part, key or unnamed(next(self._numbers))),
                     )
-            except SlipstreamError as error:
-                if flight is None:  # it cannot be packed
-                    self._guarded.run(self._stop, error)
-                    raise told(request, error) from None
-                raise
             except BaseException as error:
-                self._miss(None, error)
+                if not isinstance(error, SlipstreamError):
+                    self._miss(None, error)
                 raise
         return self.submit(request, start, part, sync=True).wait()
 
-    def _take_alone(self, locked: Locked, request: Request, part: Part) -> Flight | None:
-        if (
-            self._stopped is not None
-            or locked is not self._locked
-            or (request.has_name and request.key in self._calls)
-        ):
+    def _take_alone(self, locked: Locked, request: Request, key: Key | None) -> Flight | None:
+        if self._stopped is not None or locked is not self._locked or key in self._calls:
             return None
-        flight = locked.take_alone(request, part)
-        if flight is not None and request.has_name:
-            self._alone = request.key
+        flight = locked.take_alone(request)
+        if flight is not None:
+            self._alone = key
         return flight
 
-    def _run_alone(self, locked: Locked, flight: Flight, part: Part, make: Callable[[], Negotiated]) -> Any:
+    def _run_alone(
+        self, locked: Locked, flight: Flight, part: PlainPart, source: int, make: Callable[[], Negotiated]
+    ) -> Any:
         """Runs a flight of `Locked.take_alone`; makes its call, by ``make``, where others have to know of it."""
         before = begun()
         try:
-            locked.run(flight)
-            result = self._guarded.run(self._land_alone, locked, flight, part)
+            result = flight.buffer.run_one(locked.group, flight.batch.label, part, source)
             if result is not None:
+                self._guarded.run(self._land_alone, locked, flight)
                 return result
             call = self._known(flight, make)
             self._guarded.run(self._landed, locked, flight, True)  # the order ends with it
@@ -134,13 +124,11 @@ class Alone(ABC):
             self._alone = None
         return call
 
-    def _land_alone(self, locked: Locked, flight: Flight, part: Part) -> Any:
-        result = locked.land_alone(flight, part)
-        if result is not None:
-            self._alone = None
+    def _land_alone(self, locked: Locked, flight: Flight) -> None:
+        locked.land_alone(flight)
+        self._alone = None
         if locked.waits() or self._amid:
             self._changed.notify()
-        return result
 
     def _miss(self, call: Negotiated | None, error: BaseException) -> None:
         """A call was broken off. The batch that it was to run, if it did not come to that, nobody else runs.
@@ -154,3 +142,10 @@ class Alone(ABC):
                 return
             if call in running.calls or (call is None and locked.runner == threading.get_ident()):
                 self._guarded.end(error)
+
+
+def _source_of(request: Request, part: PlainPart, group: Group) -> int:
+    try:
+        return part.source(group)
+    except SlipstreamError as error:
+        raise told(request, error) from None

@@ -15,7 +15,7 @@ from slipstream.comm.collectives.copies_back import await_memory
 from slipstream.comm.collectives.work import Work
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Sum
-from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending
+from slipstream.comm.negotiation.negotiated import Negotiated, Pending, PlainPart
 
 __all__ = ["Buffer", "SharedSum"]
 
@@ -41,6 +41,7 @@ class Buffer:
         self._count = sum(one.elements for one in parts) + flagged
         self._memory = np.zeros(self._count * itemsize(first.dtype), np.uint8)
         self._address = self._memory.ctypes.data
+        self._nbytes = sum(one.nbytes for one in parts)
         self._plan = "all_reduce", self._memory.nbytes.bit_length(), 0
         starts = accumulate((one.nbytes for one in parts), initial=self._address)
         self._places = tuple(starts)[:-1]
@@ -58,14 +59,6 @@ class Buffer:
         for place, call in zip(self._places, calls, strict=True):
             assert call.part is not None
             call.give(call.part.unpack(place))
-
-    def pack_one(self, group: Group, part: Part) -> None:
-        """Copies the only input there."""
-        part.pack(group, self._address)
-
-    def unpack_one(self, part: Part) -> Any:
-        """The result of the only one."""
-        return part.unpack(self._address)
 
     def take(self, number: int, call: Negotiated) -> Any:
         """The result of one of them."""
@@ -100,16 +93,33 @@ class Buffer:
 
     def run(self, group: Group, label: str) -> None:
         """Runs the all-reduce in this thread, with the plan of the call before if that still holds."""
-        first = self._first
-        compiled = group.plans.get(self._plan)
-        request = None
-        if compiled is not None and compiled.tuned_by is None and self._flagged:
-            request = compiled.requests.get((first.dtype, first.op))
+        request = self._request(group)
         if request is None:
             self.reduce(group, label, sync=True)
             return
         address = self._address
         group.session.run(request, address, address, self._count, label, 0.0, self._memory)
+
+    def run_one(self, group: Group, label: str, part: PlainPart, source: int) -> Any:
+        """The same for the only part, whose input is at ``source``. Returns its result; None if the flag is up."""
+        request = self._request(group)
+        if request is None:
+            part.pack(group, self._address)
+            self.reduce(group, label, sync=True)
+            return None if self.is_flagged() else part.unpack(self._address)
+        result, target = part.target()
+        memory = self._memory
+        group.session.run_copied(
+            request, self._address, self._count, source, target, self._nbytes, label, 0.0, memory
+        )
+        return None if self._flag[0] else result
+
+    def _request(self, group: Group) -> Any:
+        """That of the call before; None if it does not hold any more."""
+        compiled = group.plans.get(self._plan)
+        if compiled is None or compiled.tuned_by is not None or not self._flagged:
+            return None
+        return compiled.requests.get((self._first.dtype, self._first.op))
 
     def await_run(self, group: Group) -> None:
         """Waits for a `reduce` in a call that a signal's handler has broken off."""

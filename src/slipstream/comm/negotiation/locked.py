@@ -10,14 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Key, Request
 from slipstream.comm.negotiation.buffers import Buffer
 from slipstream.comm.negotiation.messages import ENDLESS, UnderWay, only_joins
-from slipstream.comm.negotiation.negotiated import Negotiated, Part, abort_for, kept
+from slipstream.comm.negotiation.negotiated import Negotiated, abort_for, kept
 from slipstream.comm.negotiation.order import Batch, LockedOrder
 
 __all__ = ["Flight", "Locked"]
@@ -53,7 +52,7 @@ class Locked:
         self.starter = 0  # the thread that starts followers; 0: none
         self.running: Flight | None = None  # a call runs it in its thread
         self.runner = 0  # that thread; 0: none
-        self._group = group
+        self.group = group
         self._calls = calls
         self._held: dict[Key, Negotiated] = {}  # not launched, by their keys in the cycle
         self._buffers: dict[tuple[Key, ...], list[Buffer]] = {}  # that nothing uses
@@ -80,8 +79,8 @@ class Locked:
         self.launch()
         return None
 
-    def take_alone(self, request: Request, part: Part) -> Flight | None:
-        """A flight to `run`, if nothing is under way and this sum is next, alone; its inputs are in.
+    def take_alone(self, request: Request) -> Flight | None:
+        """A flight to run by `Buffer.run_one`, if nothing is under way and this sum is next, alone.
 
         It has no calls: `land_alone` is quicker without. Who finds that it has to go another way gives it one.
         """
@@ -93,29 +92,24 @@ class Locked:
         if batch is None:
             return None
         free = self._buffers.get(batch.keys)
-        buffer = free.pop() if free else _buffer_of(batch)
-        self.running, self.runner = Flight(batch, [], buffer), threading.get_ident()
-        self._pack(lambda: buffer.pack_one(self._group, part), request)
+        self.running = Flight(batch, [], free.pop() if free else _buffer_of(batch))
+        self.runner = threading.get_ident()
         return self.running
 
-    def land_alone(self, flight: Flight, part: Part) -> Any:
-        """It has been run; returns its result. None, and nothing is changed, if some rank has raised the flag."""
-        if flight.buffer.is_flagged():
-            return None
-        result = flight.buffer.unpack_one(part)
+    def land_alone(self, flight: Flight) -> None:
+        """It has been run, and no rank has raised the flag."""
         self.running, self.runner = None, 0
         self.order.end(False)
         self._buffers.setdefault(flight.batch.keys, []).append(flight.buffer)
         if self._held or self._reason:  # others have called meanwhile
             self._go_on()
-        return result
 
     def launch(self) -> None:
         """Launches all batches that can be."""
         before = self.order.launched
         while self.running is None and (batch := self.order.ready()) is not None:
             flight = self._prepare(batch)
-            flight.work = flight.buffer.reduce(self._group, batch.label)
+            flight.work = flight.buffer.reduce(self.group, batch.label)
             self.flights.append(flight)
         held = bool(self.order.held())
         if not held or self.order.launched > before or not self._held_since:
@@ -130,7 +124,7 @@ class Locked:
 
     def run(self, flight: Flight) -> None:
         """Runs what `submit` has returned. Without the lock; `landed` has to follow, whatever it raises."""
-        flight.buffer.run(self._group, flight.batch.label)
+        flight.buffer.run(self.group, flight.batch.label)
 
     def landed(self, flight: Flight, whole: bool) -> None:
         """It has been run, or its call was broken off (then it goes on, and is waited for by others)."""
@@ -139,7 +133,7 @@ class Locked:
         if whole:
             self._end(flight)
         else:
-            flight.work = _BrokenOff(flight.buffer, self._group)
+            flight.work = _BrokenOff(flight.buffer, self.group)
             self.flights.append(flight)
         self._go_on()
 
@@ -193,7 +187,7 @@ class Locked:
         buffer = free.pop() if free else _buffer_of(batch)
         flight = Flight(batch, calls, buffer)
         if batch.sum is not None:
-            self._pack(lambda: buffer.pack(self._group, calls), calls[0].request)
+            self._pack(lambda: buffer.pack(self.group, calls), calls[0].request)
         for call in calls:
             call.starts()
         self.order.launch()
@@ -204,7 +198,7 @@ class Locked:
             pack()
         except BaseException as error:
             if not isinstance(error, SlipstreamError):
-                abort_for(self._group, request, error)
+                abort_for(self.group, request, error)
             raise
 
     def _raise_flag(self, number: int) -> None:
@@ -214,7 +208,7 @@ class Locked:
         calls = list(self._calls.items())  # `complete` has no lock, and the program may call meanwhile
         flight.endless = only_joins(key for key, one in calls if not one.decided())
         flight.work = flight.buffer.reduce(
-            self._group, batch.label, timeout=ENDLESS if flight.endless else 0.0
+            self.group, batch.label, timeout=ENDLESS if flight.endless else 0.0
         )
         self.flights.append(flight)
 

@@ -20,6 +20,7 @@ __all__ = [
     "Negotiated",
     "Part",
     "Pending",
+    "PlainPart",
     "Start",
     "abort_for",
     "broken_off",
@@ -51,6 +52,16 @@ class Part(Protocol):
 
     def unpack(self, address: int) -> Any:
         """Takes the sum from there; returns the result."""
+
+
+class PlainPart(Part, Protocol):
+    """One whose input lies in one piece, and whose result is new: both can be copied without it."""
+
+    def source(self, group: Group) -> int:
+        """The address of the input, once no earlier operation writes to it any more."""
+
+    def target(self) -> tuple[Any, int]:
+        """Room for the result, which becomes it, and its address."""
 
 
 class _Done:

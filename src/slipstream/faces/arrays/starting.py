@@ -73,17 +73,25 @@ class _SumPart:
 
     def pack(self, group: Group, address: int) -> None:
         """Copies the input there, once no earlier operation writes to it any more."""
-        array = self._array
-        source = address_of(array)
+        memmove(address, self.source(group), self._array.nbytes)
+
+    def source(self, group: Group) -> int:
+        """The input's address, once no earlier operation writes to it any more."""
+        address = address_of(self._array)
         if OPEN or not group.session.quiet():
-            await_memory(group, "allreduce", source, array.nbytes, writes=False)
-        memmove(address, source, array.nbytes)
+            await_memory(group, "allreduce", address, self._array.nbytes, writes=False)
+        return address
 
     def unpack(self, address: int) -> Array:
         """Takes the sum from there."""
-        result = new_array(self._array.shape, self._array.dtype) if self._out is None else self._out
-        memmove(address_of(result), address, result.nbytes)
+        result, target = self.target()
+        memmove(target, address, result.nbytes)
         return result
+
+    def target(self) -> tuple[Array, int]:
+        """Room for the sum, and its address."""
+        result = new_array(self._array.shape, self._array.dtype) if self._out is None else self._out
+        return result, address_of(result)
 
 
 def all_reduce(
@@ -121,9 +129,10 @@ def all_reduce_now(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    group: Group,
     wire: WireType = WireType.EXACT,
 ) -> Array:
-    """What `all_reduce` gives in the end: quicker where the array is small."""
+    """What `all_reduce` gives in the end: quicker where the array is small. ``group``: the set's."""
     if array.nbytes > MOST_SHARED:
         found: Array = all_reduce(array, name, op, prescale, postscale, process_set, wire).wait()
         return found
@@ -133,6 +142,7 @@ def all_reduce_now(
     result: Array = run(
         name,
         process_set,
+        group,
         sum_request(name or "", code, array.shape, op, prescale, postscale, wire, False),
         lambda used: start_all_reduce(
             array, name, op, prescale, postscale, used, wire, sync=used is process_set

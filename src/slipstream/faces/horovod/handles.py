@@ -17,7 +17,7 @@ from slipstream.base.errors import Aborted, SlipstreamError
 from slipstream.comm.collectives.interruption import Together
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation.agreement import Request
-from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending
+from slipstream.comm.negotiation.negotiated import Negotiated, Part, Pending, PlainPart
 from slipstream.comm.negotiation.negotiator import negotiator_of
 from slipstream.faces.horovod.memory import InFlight, Memory
 from slipstream.faces.horovod.process_sets import ProcessSet
@@ -180,19 +180,23 @@ def start(
 def run(
     name: str | None,
     process_set: ProcessSet,
+    group: Group,
     asked: Request,
     begin: Callable[[ProcessSet], Pending],
-    part: Part,
+    part: PlainPart,
 ) -> Any:
-    """`start` and `Named.wait` of a sum, which ``asked`` is: quicker, and for memory that no other operation has."""
+    """`start` and `Named.wait` of a sum, which ``asked`` is: quicker, and for memory that no other operation has.
+
+    ``group``: the set's.
+    """
     if name:
         _free(asked, process_set)
 
-    def started(group: Group | None) -> Pending:
-        return begin(process_set if group is None else process_set.on(group))
+    def started(used: Group | None) -> Pending:
+        return begin(process_set if used is None else process_set.on(used))
 
     try:
-        return negotiator_of(process_set.group).run_now(asked, part, started)
+        return negotiator_of(group).run_now(asked, part, started)
     except SlipstreamError as error:
         add_words(error)
         raise

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from slipstream import comm as _comm
+from slipstream.base.errors import SlipstreamError
 from slipstream.comm.negotiation.negotiator import forget
 from slipstream.faces.horovod.words import NOT_INITIALIZED, SHUT_DOWN, in_horovods_words
 
@@ -118,8 +119,11 @@ class _GlobalProcessSet(ProcessSet):
 
     @property
     def group(self) -> Any:
-        require_init()
-        return _comm.world()
+        try:
+            return _comm.world()
+        except SlipstreamError:
+            require_init()
+            raise
 
     def size(self) -> int | None:
         return int(_comm.size()) if _comm.is_initialized() else None

@@ -19,7 +19,7 @@ from slipstream.base.dtypes import WireType
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.collectives.interruption import whole
 from slipstream.comm.collectives.wires import wire_of_job
-from slipstream.comm.membership.group import world
+from slipstream.comm.membership.group import Group, world
 from slipstream.faces.arrays import starting
 from slipstream.faces.arrays.compression import AnyCompression, Compression, wire_for
 from slipstream.faces.horovod.process_sets import ProcessSet, global_process_set
@@ -105,8 +105,9 @@ def allreduce(
     """
     op = choose_op(op, average)
     if compression is Compression.none and is_plain(tensor):
-        wire = wire_of_job(group_of(process_set))
-        return _all_reduce_now(tensor, name, op, (prescale_factor, postscale_factor), process_set, wire)
+        group = group_of(process_set)
+        factors = prescale_factor, postscale_factor
+        return _all_reduce_now(tensor, name, op, factors, process_set, group, wire_of_job(group))
     if isinstance(tensor, tf.IndexedSlices):
         return _sparse([tensor], op, (prescale_factor, postscale_factor), process_set)[0]
     tensor = as_tensor(tensor)
@@ -120,7 +121,7 @@ def _all_reduce(
     tensor: Any, name: str | None, op: int, factors: Factors, process_set: ProcessSet, wire: WireType
 ) -> Any:
     if is_eager(tensor) and not may_record():
-        return _all_reduce_now(tensor, name, op, factors, process_set, wire)
+        return _all_reduce_now(tensor, name, op, factors, process_set, group_of(process_set), wire)
     name = name_in_graph(name, "allreduce", process_set)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -144,11 +145,20 @@ def _called(kind: str, op: int) -> str:
 
 
 def _all_reduce_now(
-    tensor: Any, name: str | None, op: int, factors: Factors, process_set: ProcessSet, wire: WireType
+    tensor: Any,
+    name: str | None,
+    op: int,
+    factors: Factors,
+    process_set: ProcessSet,
+    group: Group,
+    wire: WireType,
 ) -> Any:
-    """The way of `run`, with nothing on it that takes time."""
+    """The way of `run`, with nothing on it that takes time. ``group``: the set's."""
+    prescale, postscale = factors
     try:
-        result = starting.all_reduce_now(to_array(tensor), name, op, *factors, process_set, wire)
+        result = starting.all_reduce_now(
+            to_array(tensor), name, op, prescale, postscale, process_set, group, wire
+        )
     except SlipstreamError as error:
         raise as_framework_error(error) from None
     except ValueError as error:
