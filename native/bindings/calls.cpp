@@ -151,7 +151,8 @@ auto issue(const std::shared_ptr<Session>& self, const CallRequest& request, uin
   }
 }
 
-// As run(), in place in `memory`: the input is copied there from `source`, and the result from there to `target`.
+// As run(), in place in `memory`: the input is copied there from `source`, and the result from there to `target`. More
+// may follow in `memory` than these `bytes`.
 void run_copied(const std::shared_ptr<Session>& self, const CallRequest& request, uintptr_t memory, uint64_t count,
                 uintptr_t source, uintptr_t target, uint64_t bytes, std::string name, double timeout, nb::object keep) {
   std::memcpy(at(memory), at(source), bytes);
@@ -281,8 +282,8 @@ void bind_calls(nb::module_& m, SessionClass& session) {
   session.def("run_copied", &run_copied, nb::arg("request"), nb::arg("memory"), nb::arg("count"), nb::arg("source"),
               nb::arg("target"), nb::arg("bytes"), nb::arg("name"), nb::arg("timeout") = 0.0,
               nb::arg("keep") = nb::none(),
-              "Runs an operation of `count` elements in place in `memory`. Copies `bytes` from `source` there before, "
-              "and from there to `target` afterwards.");
+              "Runs an operation of `count` elements in place in `memory`. Copies `bytes`, which may be less than "
+              "that, from `source` there before, and from there to `target` afterwards.");
   session.def("receive_any", &receive_any, nb::arg("request"), nb::arg("sources"), nb::arg("dst"), nb::arg("count"),
               nb::arg("timeout") = 0.0, nb::arg("keep") = nb::none(),
               "Begins a receive from whichever source sends first: (plan, channel) of each. Returns its Work.");

@@ -92,7 +92,7 @@ WorkPtr issue(slipstream_group& group, const slipstream_call& call, Before befor
 
 constexpr double kPauseSeconds = 0.2;
 
-// The engine ends it in time. `order`: the work has yet to be submitted, and gives this back when it is.
+// The engine ends it in time. If `order` is held, the work has yet to be submitted; then that is given back.
 void wait_to_end(slipstream_group& group, const WorkPtr& work, const Pause& pause,
                  std::unique_lock<std::mutex> order = {}) {
   Session& session = *group.session;

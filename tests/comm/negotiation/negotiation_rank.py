@@ -16,6 +16,8 @@ negotiation_rank.py joins           the last rank joins, and the others go on wi
 negotiation_rank.py handles         a signal's handler calls an operation amid a call of a locked order
 negotiation_rank.py twice           two threads call one name of a locked order at once
 negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
+negotiation_rank.py interrupted_void  the same, as a void sum without a name lands
+negotiation_rank.py no_source       the input of a sum cannot be had
 
 With NOW in the environment, blocking sums run by `Negotiator.run_now`.
 """
@@ -33,6 +35,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import memmove
+from typing import Any
 
 import numpy as np
 from locking import count_alone, patient, until_locked
@@ -44,7 +47,7 @@ from slipstream.base.spans import format_spans
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation import rounds as negotiation_rounds
 from slipstream.comm.negotiation.agreement import Request, Sum
-from slipstream.comm.negotiation.negotiated import Negotiated
+from slipstream.comm.negotiation.negotiated import DONE, Negotiated
 from slipstream.comm.negotiation.negotiator import negotiator_of
 
 slipstream.init()
@@ -565,6 +568,60 @@ def interrupted() -> None:
     assert not NOW or alone[:1] == ["x"], alone
 
 
+def no_source() -> None:
+    """A sum whose input cannot be had is not called; the next ones are right, by the order of before."""
+    lock("")
+    check_sum("", blocking(""))
+    alone = count_alone()
+
+    class Lacking(Shared):
+        def source(self, group: Group) -> int:
+            raise slipstream.Mismatch("no input")
+
+    request = request_of("", 5)
+    try:
+        negotiator_of(WORLD).run_now(request, Lacking(np.zeros(5)), lambda _: DONE)
+    except slipstream.Mismatch:
+        pass
+    else:
+        raise AssertionError("it was called")
+    assert not alone
+    for _ in range(3):
+        check_sum("", blocking(""))
+    assert alone == [""] * 3
+
+
+def interrupted_void() -> None:
+    """A handler raises as a sum without a name, which another rank has made void, is about to land: it counts once."""
+    lock("")
+    check_sum("", blocking(""))
+    alone = count_alone()
+    mine = negotiator_of(WORLD)
+    guarded = mine._guarded.run
+
+    def run(step: Any, *args: Any) -> Any:
+        if step == mine._landed:
+            mine._guarded.run = guarded  # type: ignore[method-assign]
+            raise InterruptedError("by a signal")
+        return guarded(step, *args)
+
+    if RANK == 0:
+        mine._guarded.run = run  # type: ignore[method-assign,assignment]
+        try:
+            blocking("")
+        except InterruptedError:
+            pass
+        else:
+            raise AssertionError("the call was not broken off")
+        assert alone == [""]
+        check("other", submit("other"))
+    else:
+        check("other", submit("other"))
+        check_sum("", blocking(""))
+    for count in range(5, 25):  # each of its own length: another one would not be taken for it
+        check_sum("", blocking("", count))
+
+
 def main() -> None:
     case, *arguments = sys.argv[1:]
     cases = (
@@ -584,6 +641,8 @@ def main() -> None:
         handles,
         twice,
         interrupted,
+        interrupted_void,
+        no_source,
     )
     # Some are about ranks that leave an order as they wait in vain.
     with contextlib.nullcontext() if case in ("deviates", "schedules") else patient():

@@ -85,6 +85,16 @@ def test_a_call_of_a_locked_order_may_be_broken_off(n: int, env: dict[str, str])
 
 
 @pytest.mark.parametrize("n", [2, 3])
+def test_a_void_sum_that_is_broken_off_counts_once(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["interrupted_void"], env=NOW, timeout=60)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_sum_without_an_input_is_not_called(n: int) -> None:
+    ranks.run(SCRIPT, n, args=["no_source"], env=NOW, timeout=60)
+
+
+@pytest.mark.parametrize("n", [2, 3])
 def test_a_handler_that_waits_amid_a_call_of_a_locked_order_gets_an_error(n: int) -> None:
     ranks.run(SCRIPT, n, args=["handles"], timeout=60)
 

@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow")
 
 import slipstream  # noqa: E402
 import slipstream.tensorflow as hvd  # noqa: E402
+from comm.negotiation.locking import count_alone, until_locked  # noqa: E402
 from slipstream.faces.tensorflow.failures import as_framework_error  # noqa: E402
 
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
@@ -72,6 +73,29 @@ def check_allreduce() -> None:
     assert hvd.allreduce(tf.constant([True, hvd.rank() == 0]), op=hvd.Min).numpy().tolist() == [True, False]
     got = hvd.allreduce(tf.constant([1 + 2j], tf.complex64), op=hvd.Sum)
     assert got.numpy().tolist() == [hvd.size() * (1 + 2j)]
+
+
+def check_allreduce_in_a_learnt_order() -> None:
+    """Then each sum is one native call: of all that may be in it, and the results stay as they are."""
+    cases = [
+        (dtype, shape) for dtype in [*FLOATS, *INTEGERS] for shape in ((), (0,), (17,), (1025,), (5, 3, 2))
+    ]
+    found: list[tuple[Any, Any, object]] = []
+
+    def step(seed: int = 0) -> None:
+        for dtype, shape in cases:
+            everyone = all_ranks(shape, dtype, seed)
+            got = hvd.allreduce(tf.cast(everyone[hvd.rank()], dtype), op=hvd.Sum)
+            found.append((got, expected(everyone, hvd.Sum), (dtype, shape, seed)))
+
+    until_locked(step)
+    alone = count_alone()
+    found.clear()
+    for seed in range(3):
+        step(seed)
+    assert len(alone) >= 3 * 5 * len(FLOATS)
+    for one in found:
+        same(*one)
 
 
 def check_arguments() -> None:
@@ -259,6 +283,7 @@ def check_lost(in_graph: bool) -> None:
 
 CHECKS = [
     check_allreduce,
+    check_allreduce_in_a_learnt_order,
     check_arguments,
     check_large,
     check_movement,

@@ -60,12 +60,14 @@ class Alone(ABC):
         locked = self._locked
         if (
             locked is not None
+            and locked.order.is_next_alone(request)
+            and locked.runner != threading.get_ident()  # then this is a signal's handler amid such a sum
             and (self.joined is None or self.joined.decided())
             and not recording.recording()
         ):
             key = request.key if request.has_name else None
+            source = _source_of(request, part, locked.group)
             try:
-                source = _source_of(request, part, locked.group)
                 with self._lock:
                     inside = self._guarded.inside
                     flight = None if inside else self._guarded.run(self._take_alone, locked, request, key)
@@ -78,8 +80,7 @@ class Alone(ABC):
                         lambda: Negotiated(self, request, start, part, key or unnamed(next(self._numbers))),
                     )
             except BaseException as error:
-                if not isinstance(error, SlipstreamError):
-                    self._miss(None, error)
+                self._miss(None, error)
                 raise
         return self.submit(request, start, part, sync=True).wait()
 
@@ -105,6 +106,8 @@ class Alone(ABC):
             self._guarded.run(self._landed, locked, flight, True)  # the order ends with it
         except SlipstreamError as error:
             call = self._known(flight, make)
+            if begun() == before:
+                abort_for(self._group, flight.batch.requests[0], error)
             self._guarded.run(self._stop, error)
         except BaseException as error:
             if locked.running is flight:
@@ -117,9 +120,10 @@ class Alone(ABC):
         return call.wait()
 
     def _known(self, flight: Flight, make: Callable[[], Negotiated]) -> Negotiated:
-        call = make()
         with self._lock:
-            flight.calls = [call]
+            if not flight.calls:  # a signal's handler may have raised since: one call has one number
+                flight.calls = [make()]
+            call = flight.calls[0]
             self._calls[call.key] = call
             self._alone = None
         return call

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 from slipstream.base.errors import SlipstreamError
 from slipstream.comm.membership.group import Group
@@ -187,19 +186,16 @@ class Locked:
         buffer = free.pop() if free else _buffer_of(batch)
         flight = Flight(batch, calls, buffer)
         if batch.sum is not None:
-            self._pack(lambda: buffer.pack(self.group, calls), calls[0].request)
+            try:
+                buffer.pack(self.group, calls)
+            except BaseException as error:
+                if not isinstance(error, SlipstreamError):
+                    abort_for(self.group, calls[0].request, error)
+                raise
         for call in calls:
             call.starts()
         self.order.launch()
         return flight
-
-    def _pack(self, pack: Callable[[], None], request: Request) -> None:
-        try:
-            pack()
-        except BaseException as error:
-            if not isinstance(error, SlipstreamError):
-                abort_for(self.group, request, error)
-            raise
 
     def _raise_flag(self, number: int) -> None:
         batch = self.order.batch(number)

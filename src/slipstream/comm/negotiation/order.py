@@ -232,14 +232,17 @@ class LockedOrder:
             return request.key
         return self._without_names[self._next % len(self._without_names)]
 
+    def is_next_alone(self, request: Request) -> bool:
+        """Whether the next batch is this sum and no other operation. Needs no lock."""
+        batch = self.batch(self.launched)
+        return batch.sum is not None and len(batch.keys) == 1 and self._requests[batch.keys[0]] is request
+
     def take_alone(self, request: Request) -> Batch | None:
-        """Takes a call of this rank and launches its batch, if that is next and has a sum, and no other operation."""
-        if self._called or self.void or self.deviates:
+        """Takes a call of this rank and launches its batch, if that is next, and this sum alone."""
+        if self._called or self.void or self.deviates or not self.is_next_alone(request):
             return None
         batch = self.batch(self.launched)
         key = batch.keys[0]
-        if batch.sum is None or len(batch.keys) > 1 or self._requests[key] is not request:
-            return None
         if not key[0]:
             if key is not self._without_names[self._next % len(self._without_names)]:
                 return None

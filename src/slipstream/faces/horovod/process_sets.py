@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from slipstream import comm as _comm
-from slipstream.base.errors import SlipstreamError
 from slipstream.comm.negotiation.negotiator import forget
 from slipstream.faces.horovod.words import NOT_INITIALIZED, SHUT_DOWN, in_horovods_words
 
@@ -119,11 +118,9 @@ class _GlobalProcessSet(ProcessSet):
 
     @property
     def group(self) -> Any:
-        try:
-            return _comm.world()
-        except SlipstreamError:
+        if not _comm.is_initialized():
             require_init()
-            raise
+        return _comm.world()
 
     def size(self) -> int | None:
         return int(_comm.size()) if _comm.is_initialized() else None
