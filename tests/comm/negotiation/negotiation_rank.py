@@ -13,11 +13,6 @@ negotiation_rank.py deviates ROUNDS locked orders that ranks deviate from at ran
 negotiation_rank.py dies            a rank ends in a locked order
 negotiation_rank.py stalls          a rank does not go on in a locked order, though it lives
 negotiation_rank.py joins           the last rank joins, and the others go on without names for longer than the limit
-negotiation_rank.py handles         a signal's handler calls an operation amid a call of a locked order
-negotiation_rank.py twice           two threads call one name of a locked order at once
-negotiation_rank.py interrupted     a signal's handler breaks off a call of a locked order
-negotiation_rank.py interrupted_void  the same, as a void sum without a name lands
-negotiation_rank.py no_source       the input of a sum cannot be had
 
 With NOW in the environment, blocking sums run by `Negotiator.run_now`.
 """
@@ -25,118 +20,35 @@ With NOW in the environment, blocking sums run by `Negotiator.run_now`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import random
-import re
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from ctypes import memmove
-from typing import Any
 
 import numpy as np
-from locking import count_alone, patient, until_locked
-from numpy.typing import NDArray
+from calls import (
+    NOW,
+    RANK,
+    SIZE,
+    WORLD,
+    blocking,
+    check,
+    check_sum,
+    error_of,
+    lock,
+    submit,
+)
+from locking import count_alone, patient
 
 import slipstream
-from slipstream.base.dtypes import DType, Op
 from slipstream.base.spans import format_spans
 from slipstream.comm.membership.group import Group
 from slipstream.comm.negotiation import rounds as negotiation_rounds
-from slipstream.comm.negotiation.agreement import Request, Sum
-from slipstream.comm.negotiation.negotiated import DONE, Negotiated
+from slipstream.comm.negotiation.agreement import Request
+from slipstream.comm.negotiation.negotiated import Negotiated
 from slipstream.comm.negotiation.negotiator import negotiator_of
-
-slipstream.init()
-RANK, SIZE = slipstream.rank(), slipstream.size()
-NOW = "NOW" in os.environ
-_WAITS = re.compile(r"\n  waits: ")
-WORLD = slipstream.world()
-
-
-class Shared:
-    """The part of an array in a buffer that several share."""
-
-    def __init__(self, data: NDArray[np.float64]) -> None:
-        self.data = data
-
-    def pack(self, group: Group, address: int) -> None:
-        memmove(address, self.data.ctypes.data, self.data.nbytes)
-
-    def unpack(self, address: int) -> NDArray[np.float64]:
-        result = np.empty_like(self.data)
-        memmove(result.ctypes.data, address, result.nbytes)
-        return result
-
-    def source(self, group: Group) -> int:
-        return self.data.ctypes.data
-
-    def target(self) -> tuple[NDArray[np.float64], int]:
-        result = np.empty_like(self.data)
-        return result, result.ctypes.data
-
-
-def own(name: str) -> float:
-    return RANK + 1.0 + len(name)
-
-
-def submit(
-    name: str,
-    count: int = 5,
-    start: Callable[[Group], slipstream.Work] | None = None,
-    sync: bool = False,
-    shared: bool = False,
-    value: float | None = None,
-) -> Negotiated:
-    data = np.full(count, own(name) if value is None else value)
-
-    def begin(group: Group) -> slipstream.Work:
-        return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
-
-    one = Sum(int(DType.F64), int(Op.SUM), count, 8 * count) if shared else None
-    request = Request("all_reduce", name, f"{count} elements", sum=one)
-    return negotiator_of(WORLD).submit(request, start or begin, Shared(data) if shared else None, sync)
-
-
-def check(name: str, work: Negotiated, wanted: float | None = None) -> None:
-    check_sum(name, work.wait(), wanted)
-    assert work.done()
-
-
-def check_sum(name: str, found: NDArray[np.float64], wanted: float | None = None) -> None:
-    if wanted is None:
-        wanted = sum(r + 1.0 + len(name) for r in range(SIZE))
-    assert (found == wanted).all()
-
-
-@functools.cache
-def request_of(name: str, count: int) -> Request:
-    one = Sum(int(DType.F64), int(Op.SUM), count, 8 * count)
-    return Request("all_reduce", name, f"{count} elements", sum=one)
-
-
-def blocking(name: str, count: int = 5) -> NDArray[np.float64]:
-    """A sum that this thread waits for."""
-    if not NOW:
-        return submit(name, count, sync=True, shared=True).wait()  # type: ignore[no-any-return]
-    data = np.full(count, own(name))
-    request = request_of(name, count)  # one that is known already runs alone
-
-    def begin(group: Group) -> slipstream.Work:
-        return slipstream.all_reduce(data, group=group, async_op=True)  # type: ignore[return-value]
-
-    return negotiator_of(WORLD).run_now(request, Shared(data), begin)  # type: ignore[no-any-return]
-
-
-def error_of(work: Negotiated) -> Exception:
-    try:
-        work.wait()
-    except Exception as error:
-        return error
-    raise AssertionError("no error")
 
 
 def orders(rounds: int) -> None:
@@ -252,16 +164,6 @@ def schedules(rounds: int) -> None:
         mine.run(KINDS[number % len(KINDS)] if number < len(KINDS) else mine.rng.choice(KINDS), number)
     mine.run("same", rounds)
     assert not mine.kept
-
-
-def lock(*names: str) -> None:
-    """Calls these operations, equally often on all ranks, until their order is locked."""
-
-    def step() -> None:
-        for name in names:
-            check(name, submit(name, sync=True, shared=len(names) == 1))
-
-    until_locked(step)
 
 
 def leaves() -> None:
@@ -466,162 +368,6 @@ def joins() -> None:
         slipstream.barrier()
 
 
-def amid(handler: Callable[..., None]) -> None:
-    """Has the signal's handler run once the call that rank 0 makes next waits; the other ranks wait for that."""
-    if RANK != 0:
-        slipstream.recv(np.zeros(1), 0)
-        return
-    over = threading.Event()
-
-    def handle(*_: object) -> None:
-        try:
-            handler()
-        finally:
-            over.set()
-
-    def ring() -> None:
-        while not _WAITS.search(WORLD.session.report()):
-            time.sleep(0.01)  # a poll of what the program's thread does
-        os.kill(os.getpid(), signal.SIGALRM)
-        over.wait()
-        for other in range(1, SIZE):
-            slipstream.send(np.zeros(1), other)
-
-    signal.signal(signal.SIGALRM, handle)
-    threading.Thread(target=ring, daemon=True).start()
-
-
-def handles() -> None:
-    """The handler cannot wait: its own thread runs what comes first. The operation goes on, and is waited for later."""
-    lock("x")
-    slipstream.barrier()
-    works: list[Negotiated] = []
-    errors: list[Exception] = []
-
-    def handler() -> None:
-        works.append(submit("y", sync=True, shared=True))
-        errors.append(error_of(works[0]))
-
-    amid(handler)
-    check("x", submit("x", sync=True, shared=True))
-    if RANK == 0:
-        assert "a signal's handler cannot wait" in str(errors[0]), errors
-    else:
-        works.append(submit("y", sync=True, shared=True))
-    check("y", works[0])
-
-
-def twice() -> None:
-    lock("x")
-    check_sum("x", blocking("x"))
-    slipstream.barrier()
-    if RANK != 0:
-        slipstream.recv(np.zeros(1), 0)  # rank 0 waits in its call until this comes
-        check_sum("x", blocking("x"))
-        return
-    alone = count_alone()
-    first = threading.Thread(target=lambda: check_sum("x", blocking("x")))
-    first.start()
-    while not _WAITS.search(WORLD.session.report()):
-        time.sleep(0.01)  # a poll of what the other thread does
-    try:
-        submit("x", shared=True)
-    except ValueError:
-        pass
-    else:
-        raise AssertionError("the name was taken twice")
-    finally:
-        for other in range(1, SIZE):
-            slipstream.send(np.zeros(1), other)
-        first.join()
-    assert alone == ["x"] * NOW
-
-
-def interrupted() -> None:
-    """The call ends, the operation goes on: its result is void or right on all ranks, and the order goes on."""
-    lock("x")
-    check_sum("x", blocking("x"))
-    slipstream.barrier()
-
-    def handler() -> None:
-        raise InterruptedError("by a signal")
-
-    amid(handler)
-    alone = count_alone()
-    if RANK == 0:
-        try:
-            blocking("x")
-        except InterruptedError:
-            pass
-        else:
-            raise AssertionError("the call was not broken off")
-    else:
-        check_sum("x", blocking("x"))
-    for _ in range(20):
-        while True:
-            try:
-                found = blocking("x")
-                break
-            except ValueError:  # the one that was broken off is not done yet
-                time.sleep(0.01)
-        check_sum("x", found)
-    assert not NOW or alone[:1] == ["x"], alone
-
-
-def no_source() -> None:
-    """A sum whose input cannot be had is not called; the next ones are right, by the order of before."""
-    lock("")
-    check_sum("", blocking(""))
-    alone = count_alone()
-
-    class Lacking(Shared):
-        def source(self, group: Group) -> int:
-            raise slipstream.Mismatch("no input")
-
-    request = request_of("", 5)
-    try:
-        negotiator_of(WORLD).run_now(request, Lacking(np.zeros(5)), lambda _: DONE)
-    except slipstream.Mismatch:
-        pass
-    else:
-        raise AssertionError("it was called")
-    assert not alone
-    for _ in range(3):
-        check_sum("", blocking(""))
-    assert alone == [""] * 3
-
-
-def interrupted_void() -> None:
-    """A handler raises as a sum without a name, which another rank has made void, is about to land: it counts once."""
-    lock("")
-    check_sum("", blocking(""))
-    alone = count_alone()
-    mine = negotiator_of(WORLD)
-    guarded = mine._guarded.run
-
-    def run(step: Any, *args: Any) -> Any:
-        if step == mine._landed:
-            mine._guarded.run = guarded  # type: ignore[method-assign]
-            raise InterruptedError("by a signal")
-        return guarded(step, *args)
-
-    if RANK == 0:
-        mine._guarded.run = run  # type: ignore[method-assign,assignment]
-        try:
-            blocking("")
-        except InterruptedError:
-            pass
-        else:
-            raise AssertionError("the call was not broken off")
-        assert alone == [""]
-        check("other", submit("other"))
-    else:
-        check("other", submit("other"))
-        check_sum("", blocking(""))
-    for count in range(5, 25):  # each of its own length: another one would not be taken for it
-        check_sum("", blocking("", count))
-
-
 def main() -> None:
     case, *arguments = sys.argv[1:]
     cases = (
@@ -638,11 +384,6 @@ def main() -> None:
         dies,
         stalls,
         joins,
-        handles,
-        twice,
-        interrupted,
-        interrupted_void,
-        no_source,
     )
     # Some are about ranks that leave an order as they wait in vain.
     with contextlib.nullcontext() if case in ("deviates", "schedules") else patient():

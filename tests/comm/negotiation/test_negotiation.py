@@ -10,6 +10,7 @@ import pytest
 from comm import ranks
 
 SCRIPT = Path(__file__).with_name("negotiation_rank.py")
+HANDLERS = Path(__file__).with_name("handlers_rank.py")
 NOW = {"NOW": "1"}  # blocking sums by `Negotiator.run_now`
 
 
@@ -75,28 +76,32 @@ def test_a_rank_that_does_not_go_on_in_a_locked_order_is_named_within_the_limit(
 
 @pytest.mark.parametrize("env", [{}, NOW])
 def test_a_name_that_is_under_way_is_not_taken_by_another_thread(env: dict[str, str]) -> None:
-    ranks.run(SCRIPT, 2, args=["twice"], env=env, timeout=60)
+    ranks.run(HANDLERS, 2, args=["twice"], env=env, timeout=60)
 
 
 @pytest.mark.parametrize("env", [{}, NOW])
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_call_of_a_locked_order_may_be_broken_off(n: int, env: dict[str, str]) -> None:
-    ranks.run(SCRIPT, n, args=["interrupted"], env=env, timeout=60)
+    ranks.run(HANDLERS, n, args=["interrupted"], env=env, timeout=60)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_void_sum_that_is_broken_off_counts_once(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["interrupted_void"], env=NOW, timeout=60)
+    ranks.run(HANDLERS, n, args=["interrupted_void"], env=NOW, timeout=60)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_sum_without_an_input_is_not_called(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["no_source"], env=NOW, timeout=60)
+    ranks.run(HANDLERS, n, args=["no_source"], env=NOW, timeout=60)
 
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_handler_that_waits_amid_a_call_of_a_locked_order_gets_an_error(n: int) -> None:
-    ranks.run(SCRIPT, n, args=["handles"], timeout=60)
+    ranks.run(HANDLERS, n, args=["handles"], timeout=60)
+
+
+def test_a_handler_that_waits_as_its_thread_has_the_lock_gets_an_error() -> None:
+    ranks.run(HANDLERS, 2, args=["holds"], timeout=60)
 
 
 @pytest.mark.parametrize("case", ["differs", "fails", "lacks", "apart"])

@@ -37,8 +37,11 @@ class Guarded:
         return self._owner != 0
 
     def is_mine(self) -> bool:
-        """Whether this thread is in a step. Needs no lock."""
-        return self._owner == threading.get_ident()
+        """Whether this thread is in a step, or about to begin one, or has just ended one: it has the lock.
+
+        Then a signal's handler must not wait for what another thread does with the lock.
+        """
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
     def run(self, step: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Runs a step. What breaks it off leaves things in pieces: it ends the session, and goes on."""
