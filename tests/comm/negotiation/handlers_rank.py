@@ -6,6 +6,7 @@ handlers_rank.py twice              two threads call one name of a locked order 
 handlers_rank.py interrupted        a handler breaks off a call of a locked order
 handlers_rank.py interrupted_void   the same, as a void sum without a name lands
 handlers_rank.py no_source          the input of a sum cannot be had
+handlers_rank.py no_target          there is no room for the result of a sum that runs alone, on one rank
 
 With NOW in the environment, blocking sums run by `Negotiator.run_now`.
 """
@@ -37,6 +38,7 @@ from calls import (
     submit,
 )
 from locking import count_alone, patient
+from numpy.typing import NDArray
 
 import slipstream
 from slipstream.comm.membership.group import Group
@@ -181,6 +183,28 @@ def no_source() -> None:
     assert alone == [""] * 3
 
 
+def no_target() -> None:
+    """What rank 0 raises before its sum has begun, be it of the session's own kind, all ranks hear of at once."""
+    lock("")
+    check_sum("", blocking(""))
+    alone = count_alone()
+
+    class Lacking(Shared):
+        def target(self) -> tuple[NDArray[np.float64], int]:
+            raise slipstream.Mismatch("no room")
+
+    part = (Lacking if RANK == 0 else Shared)(np.zeros(5))
+    try:
+        negotiator_of(WORLD).run_now(request_of("", 5), part, lambda _: DONE)
+    except slipstream.SlipstreamError as error:
+        text = str(error)
+    else:
+        raise AssertionError("the sum has come to its end")
+    assert alone == [""]
+    assert "no room" in text, text
+    assert RANK == 0 or "rank 0 was interrupted as it started an operation" in text, text
+
+
 def interrupted_void() -> None:
     """A handler raises as a sum without a name, which another rank has made void, is about to land: it counts once."""
     lock("")
@@ -213,7 +237,7 @@ def interrupted_void() -> None:
 
 
 def main() -> None:
-    cases = handles, holds, twice, interrupted, interrupted_void, no_source
+    cases = handles, holds, twice, interrupted, interrupted_void, no_source, no_target
     with patient():
         {one.__name__: one for one in cases}[sys.argv[1]]()
     slipstream.shutdown()

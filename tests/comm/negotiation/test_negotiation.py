@@ -96,6 +96,11 @@ def test_a_sum_without_an_input_is_not_called(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3])
+def test_a_sum_that_one_rank_cannot_begin_ends_the_job_on_all(n: int) -> None:
+    ranks.run(HANDLERS, n, args=["no_target"], env=NOW, timeout=60)
+
+
+@pytest.mark.parametrize("n", [2, 3])
 def test_a_handler_that_waits_amid_a_call_of_a_locked_order_gets_an_error(n: int) -> None:
     ranks.run(HANDLERS, n, args=["handles"], timeout=60)
 

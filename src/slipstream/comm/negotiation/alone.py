@@ -106,8 +106,6 @@ class Alone(ABC):
             self._guarded.run(self._landed, locked, flight, True)  # the order ends with it
         except SlipstreamError as error:
             call = self._known(flight, make)
-            if begun() == before:
-                abort_for(self._group, flight.batch.requests[0], error)
             self._guarded.run(self._stop, error)
         except BaseException as error:
             if locked.running is flight:
@@ -137,7 +135,7 @@ class Alone(ABC):
     def _miss(self, call: Negotiated | None, error: BaseException) -> None:
         """A call was broken off. The batch that it was to run, if it did not come to that, nobody else runs.
 
-        None: it was in `run_now`, and so are its batch's calls.
+        None: it was in `run_now`, and so are its batch's calls. If the session has failed before, that stands.
         """
         with self._lock:
             locked = self._locked
